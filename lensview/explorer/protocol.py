@@ -1,0 +1,241 @@
+"""The messages between an explorer in the page and its kernel.
+
+This module owns the shape of every message, as dataclasses, and their JSON. It does not send
+anything (``widget.py``) and does not act on anything (``handlers.py``). ``js/src/protocol.ts``
+mirrors it field by field; a test holds the two together.
+
+A request gets exactly one of `Ok`, `Failed` or `Cancelled`, and any number of `Progress` before
+it. `Event` comes unasked and may be lost: whatever it tells can be asked for again with `hello`.
+Numbers that JSON cannot write (NaN, infinities) travel as the strings ``"nan"``, ``"inf"`` and
+``"-inf"``; tensors travel as one little-endian float32 buffer beside the message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal
+
+PROTOCOL_VERSION = 1
+MAX_MESSAGE_BYTES = 1 << 20
+"""No message, buffers included, is larger than this."""
+
+Method = Literal[
+    "hello",  # {} -> Hello
+    "tree",  # {offset, limit} -> TreePage
+    "outputs",  # {offset, limit} -> OutputsPage
+    "run",  # {prompt} -> State; superseded by a later run
+    "select",  # {site} -> {site}: the canonical text; sets the `selected` trait
+    "tile",  # TileParams -> TileReply + one float32 buffer; superseded per view
+    "value",  # {site, which, index} -> {text}: one element, exactly
+    "interventions",  # {rows: InterventionRow[]} -> State; validates, then runs again
+    "cancel",  # {id} -> {}: asks the request with this id to stop
+]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Page -> kernel. `view` names one rendered copy of the widget; `key`, when not empty, says
+    "only the latest request of this view with this key matters"."""
+
+    kind: ClassVar[str] = "req"
+    id: str
+    view: str
+    method: str
+    params: dict[str, Any] = field(default_factory=dict)
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Ok:
+    """Kernel -> page: the request is done."""
+
+    kind: ClassVar[str] = "ok"
+    id: str
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Kernel -> page: the request failed; `message` is a text for a person, never markup."""
+
+    kind: ClassVar[str] = "error"
+    id: str
+    type: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """Kernel -> page: the request was cancelled, or a newer one with its key took its place."""
+
+    kind: ClassVar[str] = "cancelled"
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Kernel -> page: at most ten a second. `total` is 0 while it is not known."""
+
+    kind: ClassVar[str] = "progress"
+    id: str
+    done: int
+    total: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """Kernel -> page, unasked: the explorer's state has changed (from code or another view)."""
+
+    kind: ClassVar[str] = "event"
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """One row of a next-token table."""
+
+    id: int
+    text: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class InterventionRow:
+    """One row of the interventions table.
+
+    `operation` is one of the names in `Hello.operations`. `index` is a torch-style index as text
+    (``""`` is everything, ``"0, 3"``, ``":, 1:3"``). `value` is what the operation takes, as text:
+    a number for scale, add and put, ``"low, high"`` for clamp, nothing for zero. `locked` rows
+    came from code with a value that has no text form (a tensor): site, index and enabled can
+    still be changed, operation and value cannot. `error` is empty, or says why the row cannot
+    run; `changed` is the number of elements that the last run changed, or null.
+    """
+
+    id: str
+    enabled: bool
+    site: str
+    operation: str
+    index: str
+    value: str
+    locked: bool = False
+    error: str = ""
+    changed: int | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """All that a view shows besides the tree and the tiles. Small by rule.
+
+    `run` counts runs and changes whenever tiles or outputs may have: 0 before the first.
+    `tokens` are the labels of the real tokens of batch row 0. `edited` is empty unless an
+    enabled intervention ran. `busy` names the run in progress or is empty.
+    """
+
+    run: int
+    prompt: str
+    selected: str
+    busy: str
+    tokens: list[str]
+    baseline: list[NextToken]
+    edited: list[NextToken]
+    interventions: list[InterventionRow]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Reply to ``hello``: what does not change while the explorer lives, and the state."""
+
+    version: int
+    title: str
+    summary: str
+    modules: int
+    takes_text: bool
+    operations: list[str]
+    state: State
+
+
+@dataclass(frozen=True)
+class TreePage:
+    """Reply to ``tree``: rows ``offset`` to ``offset + len(rows)`` of ``total``, in definition
+    order (parents before children).
+
+    Each row is ``[name, depth, class, parameters, weights, note]``: `name` the last segment of
+    the path as written in a site (the root's is ``""``, depth 0; a child of the root has depth
+    1), `class` an index into `classes`, `parameters` the number of elements in the whole
+    subtree, `weights` the shape of the module's own main weight as text (``"576 x 1536"``) or
+    ``""``, `note` a short remark (``"tied"``) or ``""``.
+    """
+
+    total: int
+    offset: int
+    classes: list[str]
+    rows: list[list[Any]]
+
+
+@dataclass(frozen=True)
+class OutputsPage:
+    """Reply to ``outputs``: per tree row, the shape of its output in the latest run.
+
+    `rows[i]` is an index into `shapes`, or -1 where the latest run recorded nothing there.
+    """
+
+    run: int
+    offset: int
+    shapes: list[str]
+    rows: list[int]
+
+
+@dataclass(frozen=True)
+class TileParams:
+    """Params of ``tile``. `which` picks the latest run (edited where interventions are on), the
+    run without interventions, or their difference. `window` is ``[row0, row1, column0,
+    column1]`` in source cells, half open, or null for everything. `max_rows` and `max_columns`
+    bound the reply (the page passes its pixels). `index` fixes the leading dims, one int each;
+    missing ones are 0."""
+
+    site: str
+    which: Literal["latest", "baseline", "difference"]
+    window: list[int] | None
+    max_rows: int
+    max_columns: int
+    index: list[int]
+
+
+@dataclass(frozen=True)
+class TileReply:
+    """Reply to ``tile``; the cells are its one buffer, float32, row after row.
+
+    A cell that stands for several source cells (`row_step` x `column_step` of them) is the one
+    of largest magnitude, NaN before all. `rows` x `columns` cells cover `window` of a plane of
+    `plane` = ``[rows, columns]``. `shape` is the whole tensor's. `low` and `high` are the finite
+    extremes of the plane, null where it has none; `nan`, `inf` its counts. `stats` is a line of
+    statistics over the whole tensor. `row_labels` are token labels, only where the plane's rows
+    are the run's tokens, else empty. `note` says what the reader must know ("each cell is the
+    largest of 4 x 2", "rows are not tokens"), or is empty.
+    """
+
+    site: str
+    run: int
+    rows: int
+    columns: int
+    window: list[int]
+    row_step: int
+    column_step: int
+    plane: list[int]
+    shape: list[int]
+    dtype: str
+    low: float | None
+    high: float | None
+    nan: int
+    inf: int
+    stats: str
+    row_labels: list[str]
+    note: str
+
+
+def message(body: Request | Ok | Failed | Cancelled | Progress | Event) -> dict[str, Any]:
+    """The JSON object of a message: its fields and its ``kind``."""
+    return {"kind": body.kind, **asdict(body)}
