@@ -1,0 +1,44 @@
+# Everything a person or a machine runs. `make` alone lists it.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-full lint js bench pins clean environment front-end
+SHELL := /bin/sh
+
+help:  ## what can be made
+	@grep -hE '^[a-z-]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*  ## /\1\t/' | \
+		awk -F'\t' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+
+setup:  ## .venv with everything to use lensview, and the demo model
+	@sh scripts/environment.sh lab,demo
+
+demo: setup  ## set up, then JupyterLab on the first notebook
+	@.venv/bin/python scripts/lab.py notebooks/01_first_look.ipynb
+
+test: environment  ## set up, then every test of the fast tier (a browser included)
+	.venv/bin/python -m pytest
+
+test-full: environment  ## every test, the long ones too
+	.venv/bin/python -m pytest -m ""
+
+lint: environment  ## the linters and type checkers alone
+	.venv/bin/python -m pytest tests/test_house.py
+
+js: front-end  ## rebuild the front end's bundle
+	cd js && npm run build
+
+bench: environment  ## the benchmarks, one table each
+	@set -e; for script in benchmarks/*.py; do .venv/bin/python "$$script"; done
+
+pins:  ## write constraints.txt from .venv
+	@.venv/bin/python scripts/pins.py > constraints.new && mv constraints.new constraints.txt
+
+clean:  ## remove what was built; the demo model in its cache stays
+	rm -rf .venv js/node_modules dist build .mypy_cache .ruff_cache .pytest_cache test-results
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# What the tests need beside what users need.
+environment: front-end
+	@sh scripts/environment.sh lab,demo,dev
+	@sh scripts/browser.sh
+
+front-end:
+	@sh scripts/front_end.sh
