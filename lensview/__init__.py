@@ -1,0 +1,106 @@
+"""lensview: an interactive explorer for the inside of PyTorch and transformers models.
+
+The public names, and nothing else. What needs transformers, plotly, anywidget or IPython arrives
+when it is first asked for, so that importing lensview costs little more than importing torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .capture.run import extract, trace
+from .errors import (
+    CaptureUnsupportedError,
+    InputError,
+    InterventionError,
+    LensError,
+    LensWarning,
+    MissingExtraError,
+    NotRecordedError,
+    RunCancelled,
+    SiteError,
+    TraceFileError,
+)
+from .indices import at
+from .interventions import Intervention, add, clamp, patch, put, scale, zero
+from .plan import Plan
+from .session import LocalSession, Session
+from .sites import Site
+from .traces.compare import Diff
+from .traces.storage import load
+from .traces.tokens import Token, Tokens
+from .traces.trace import Trace
+from .version import VERSION as __version__
+from .watch import Watch
+from .wrappers.findings import DistributedCaptureUnsupportedError
+from .wrappers.unwrap import unwrap
+
+if TYPE_CHECKING:
+    from . import figures
+    from .demo_model import demo
+    from .explorer import Explorer, explore
+    from .magic import load_ipython_extension, unload_ipython_extension
+
+_LATER = {
+    "demo": "demo_model",
+    "Explorer": "explorer",
+    "explore": "explorer",
+    "load_ipython_extension": "magic",
+    "unload_ipython_extension": "magic",
+}
+
+__all__ = [
+    "CaptureUnsupportedError",
+    "Diff",
+    "DistributedCaptureUnsupportedError",
+    "Explorer",
+    "InputError",
+    "Intervention",
+    "InterventionError",
+    "LensError",
+    "LensWarning",
+    "LocalSession",
+    "MissingExtraError",
+    "NotRecordedError",
+    "Plan",
+    "RunCancelled",
+    "Session",
+    "Site",
+    "SiteError",
+    "Token",
+    "Tokens",
+    "Trace",
+    "TraceFileError",
+    "Watch",
+    "__version__",
+    "add",
+    "at",
+    "clamp",
+    "demo",
+    "explore",
+    "extract",
+    "figures",
+    "load",
+    "load_ipython_extension",
+    "patch",
+    "put",
+    "scale",
+    "trace",
+    "unload_ipython_extension",
+    "unwrap",
+    "zero",
+]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name == "figures":
+        return import_module(".figures", __name__)
+    if name in _LATER:
+        return getattr(import_module(f".{_LATER[name]}", __name__), name)
+    raise AttributeError(f"module 'lensview' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

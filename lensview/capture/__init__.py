@@ -1,0 +1,1 @@
+"""Capture: one forward under a plan becomes a Trace."""

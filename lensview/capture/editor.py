@@ -1,0 +1,112 @@
+"""Editor: the interventions of one run, applied as values pass.
+
+Owns which intervention meets which module, what it was told about the run, and the counts that
+become the run's reports. What an operation does is `interventions.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..errors import InterventionError, SiteError
+from ..indices import Frame
+from ..interventions import Intervention
+from ..resolve import Target, resolve
+from ..sites import Site, split_path
+from ..taps.hooks import UNCHANGED, Visitor
+from ..traces.trace import InterventionReport
+from ..values import get, main_path, replace
+
+
+@dataclass
+class _Edit:
+    """One intervention, the modules it meets, and what it did so far."""
+
+    intervention: Intervention
+    targets: list[Target]
+    calls: int = 0
+    changed: list[Tensor] = field(default_factory=list)
+
+
+class Editor:
+    """Applies a run's interventions; one per run."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        modules: Mapping[str, nn.Module],
+        interventions: tuple[Intervention, ...],
+        mask: Tensor | None,
+    ) -> None:
+        self._config = getattr(model, "config", None)
+        self._mask = mask
+        self._edits = [_Edit(i, resolve([i.site], modules)) for i in interventions]
+
+    def visitors(self) -> Iterator[tuple[Target, Visitor]]:
+        """Every target with its visitor; at one module they come in the order given."""
+        for edit in self._edits:
+            for target in edit.targets:
+                yield target, self._visitor(edit, target)
+
+    def _visitor(self, edit: _Edit, target: Target) -> Visitor:
+        frame = Frame(self._mask, heads_at(self._config, target.site))
+
+        def visit(call: int, value: Any) -> Any:
+            if target.site.call not in (None, call):
+                return UNCHANGED
+            site = target.site.at_call(call)
+            path, tensor = _tensor(site, value, edit.intervention)
+            new, changed = edit.intervention.apply(tensor, site, _fitting(frame, tensor))
+            edit.calls += 1
+            edit.changed.append(changed)
+            return replace(value, path, new)
+
+        return visit
+
+    def reports(self) -> tuple[InterventionReport, ...]:
+        """What became of each intervention, in the order given."""
+        return tuple(
+            InterventionReport(e.intervention, e.calls, sum(int(c) for c in e.changed))
+            for e in self._edits
+        )
+
+
+def heads_at(config: Any, site: Site) -> int | None:
+    """How many heads the last dim holds at a site, by transformers' names for projections."""
+    names = split_path(site.path)
+    text = getattr(config, "get_text_config", lambda: config)() if config is not None else None
+    if not names or text is None:
+        return None
+    queries = getattr(text, "num_attention_heads", None)
+    last = names[-1]
+    if (last == "q_proj" and site.side == "output") or (last == "o_proj" and site.side == "input"):
+        return queries
+    if last in ("k_proj", "v_proj") and site.side == "output":
+        return getattr(text, "num_key_value_heads", None) or queries
+    return None
+
+
+def _fitting(frame: Frame, tensor: Tensor) -> Frame:
+    """The frame, without heads where they do not divide the width: then nobody knows them."""
+    if frame.heads and (tensor.dim() == 0 or tensor.shape[-1] % frame.heads):
+        return Frame(frame.mask, None)
+    return frame
+
+
+def _tensor(
+    site: Site, value: Any, intervention: Intervention
+) -> tuple[tuple[str | int, ...], Tensor]:
+    try:
+        part = get(value, site.leaf)
+    except SiteError as error:
+        raise SiteError(f"{intervention.op} at {site}: {error}") from error
+    inner = main_path(part)
+    if inner is None:
+        raise InterventionError(
+            f"{intervention.op} at {site}: there is no tensor here, but a {type(part).__name__}."
+        )
+    return (*site.leaf, *inner), get(part, inner)

@@ -1,0 +1,184 @@
+"""Inputs: from what a caller writes to the arguments of a forward.
+
+Owns tokenizing so that every row of a batch equals its own single run, the checks before a run,
+and the tokens that a run is labelled with. It runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..tensors.labels import token_labels
+from ..traces.tokens import Tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """The arguments of one forward, and the tokens in them (None where there are none)."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    tokens: Tokens | None
+
+
+def prepare(model: nn.Module, inputs: Any, tokenizer: Any = None) -> Call:
+    """Make a call from a string, a list of strings, a tensor, a mapping, or a tuple of arguments.
+
+    Strings are padded on the right with a mask, which is exact for causal and recurrent models.
+    Tensors that lie elsewhere are moved to where the model takes its inputs.
+
+    Raises:
+        InputError: strings without a tokenizer, nothing to run, longer than the context, ids that
+            the model has no embedding for.
+        TypeError: something that cannot be an input.
+    """
+    device = input_device(model)
+    if isinstance(inputs, str):
+        inputs = [inputs]
+    if isinstance(inputs, (list, tuple)) and inputs and all(isinstance(i, str) for i in inputs):
+        kwargs = _tokenized(model, list(inputs), tokenizer)
+        call = Call((), {k: v.to(device) for k, v in kwargs.items()}, None)
+    elif isinstance(inputs, Tensor):
+        call = Call((_moved(inputs, device),), {}, None)
+    elif isinstance(inputs, Mapping):
+        call = Call((), {str(k): _moved(v, device) for k, v in inputs.items()}, None)
+    elif isinstance(inputs, tuple):
+        call = Call(tuple(_moved(v, device) for v in inputs), {}, None)
+    else:
+        raise _wrong_kind(inputs)
+    tokens = _tokens(model, call, tokenizer)
+    return Call(call.args, call.kwargs, tokens)
+
+
+def input_device(model: nn.Module) -> torch.device:
+    """Where the model takes its inputs: an offloading hook's word, else its first weight's device."""
+    hook = getattr(model, "_hf_hook", None)
+    place = getattr(hook, "execution_device", None)
+    if place is not None:
+        return torch.device(place)
+    embedding = _embedding(model)
+    first = next((embedding or model).parameters(), None)
+    if first is None or first.device.type == "meta":
+        first = next((p for p in model.parameters() if p.device.type != "meta"), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, Tensor) and value.device != device else value
+
+
+def _wrong_kind(inputs: Any) -> Exception:
+    if inputs is None or (isinstance(inputs, (list, tuple)) and not inputs):
+        return InputError("There is nothing to run: give a string, a tensor, a mapping or a tuple.")
+    hint = ""
+    if isinstance(inputs, list):
+        hint = (
+            " A list is a batch of strings; token ids go in as torch.tensor([ids]), and a list "
+            "that is itself an argument as ([...],)."
+        )
+    return TypeError(
+        f"inputs is a {type(inputs).__name__}; it can be a string, a list of strings, a tensor, a "
+        f"mapping of keyword arguments, or a tuple of arguments.{hint}"
+    )
+
+
+def _tokenized(model: nn.Module, texts: list[str], tokenizer: Any) -> dict[str, Tensor]:
+    if tokenizer is None:
+        raise InputError(
+            f"{texts[0]!r:.60} is a string, and there is no tokenizer to read it: pass "
+            "tokenizer=…, or give the token ids as a tensor."
+        )
+    rows: list[Mapping[str, Sequence[int]]] = [tokenizer(text) for text in texts]
+    for i, row in enumerate(rows):
+        which = f"Prompt {i}" if len(rows) > 1 else "The prompt"
+        if not len(row["input_ids"]):
+            raise InputError(f"{which} is empty: {texts[i]!r} has no tokens. Write at least one.")
+        _fits_context(model, which, len(row["input_ids"]))
+    longest = max(len(row["input_ids"]) for row in rows)
+    pad = getattr(tokenizer, "pad_token_id", None) or getattr(tokenizer, "eos_token_id", None) or 0
+    fill = {"input_ids": pad}
+    names = [n for n in rows[0] if all(n in row for row in rows)]
+    batch = {
+        n: torch.tensor(
+            [[*row[n], *[fill.get(n, 0)] * (longest - len(row[n]))] for row in rows],
+            dtype=torch.int64,
+        )
+        for n in names
+    }
+    lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+    batch["attention_mask"] = (torch.arange(longest)[None] < lengths[:, None]).long()
+    return batch
+
+
+def _fits_context(model: nn.Module, which: str, length: int) -> None:
+    limit = context_length(model)
+    if limit is not None and length > limit:
+        raise InputError(
+            f"{which} has {length} tokens, but the model's context is {limit}. Shorten it by "
+            f"{length - limit} tokens; lensview does not cut it for you."
+        )
+
+
+def context_length(model: nn.Module) -> int | None:
+    """How many tokens the model's configuration allows, or None where it does not say."""
+    config = _text_config(model)
+    for name in ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length"):
+        limit = getattr(config, name, None)
+        if isinstance(limit, int) and limit > 0:
+            return limit
+    return None
+
+
+def _text_config(model: nn.Module) -> Any:
+    config = getattr(model, "config", None)
+    get = getattr(config, "get_text_config", None)
+    return get() if callable(get) else config
+
+
+def _embedding(model: nn.Module) -> nn.Module | None:
+    get = getattr(model, "get_input_embeddings", None)
+    if not callable(get):
+        return None
+    try:
+        found = get()
+    except (NotImplementedError, AttributeError):  # a vision or audio model has none
+        return None
+    return found if isinstance(found, nn.Module) else None
+
+
+def _tokens(model: nn.Module, call: Call, tokenizer: Any) -> Tokens | None:
+    """The tokens in a call: ``input_ids`` by name, or a lone integer matrix for a model of text."""
+    embedding = _embedding(model)
+    ids = call.kwargs.get("input_ids")
+    if ids is None and call.args and embedding is not None:
+        ids = call.args[0]
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point():
+        return None
+    if ids.numel() == 0:
+        raise InputError(f"The inputs hold no tokens: input_ids has shape {tuple(ids.shape)}.")
+    ids = ids.detach().cpu().long()
+    _in_vocabulary(ids, embedding)
+    mask = call.kwargs.get("attention_mask")
+    real = torch.ones_like(ids, dtype=torch.bool)
+    if isinstance(mask, Tensor) and mask.shape == ids.shape:
+        real = mask.detach().cpu() != 0
+    rows = [row[keep].tolist() for row, keep in zip(ids, real, strict=True)]
+    return Tokens(ids, real, [token_labels(tokenizer, row) for row in rows])
+
+
+def _in_vocabulary(ids: Tensor, embedding: nn.Module | None) -> None:
+    size = getattr(embedding, "num_embeddings", None)
+    if size is None:
+        return
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= size:
+        raise InputError(
+            f"Token id {low if low < 0 else high} is outside the model's {size} embeddings: does "
+            "the tokenizer belong to this model?"
+        )

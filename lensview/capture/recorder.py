@@ -1,0 +1,188 @@
+"""Recorder: the values of one run, kept as they were when they passed.
+
+Owns the protected copies and their sharing, the count of calls, and the byte limit. It does not
+install hooks (`taps/`) and does not know inputs or outputs of the run.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import SiteError
+from ..modules import CONTAINERS
+from ..resolve import Target
+from ..sites import Site
+from ..taps.hooks import UNCHANGED
+from ..traces.trace import Record
+from ..values import get, main_path
+
+
+class Copies:
+    """One protected copy per distinct value.
+
+    A value is known again by its memory and its version counter, and only while the tensor that it
+    was copied from lives: freed memory comes back with the same address and version 0. Where there
+    is no counter to trust (inference mode, tensor subclasses, other layouts) every sight is copied.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], tuple[weakref.ref[Tensor], Tensor]] = {}
+
+    def take(self, tensor: Tensor) -> tuple[Tensor, bool]:
+        """A copy that nobody else can write to, and whether it is new."""
+        if not _traceable(tensor):
+            return _copied(tensor), True
+        key = _key(tensor)
+        if (known := self._known.get(key)) is not None:
+            source = known[0]()
+            # The source must still be what was copied: it can have been given other memory.
+            if source is not None and _key(source) == key:
+                return known[1], False
+        copy = _copied(tensor)
+        self._known[key] = (weakref.ref(tensor), copy)
+        return copy, True
+
+
+def _traceable(tensor: Tensor) -> bool:
+    plain = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    return plain and not tensor.is_nested and not tensor.is_inference() and tensor.numel() > 0
+
+
+def _key(tensor: Tensor) -> tuple[Any, ...]:
+    return (
+        tensor.data_ptr(),
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        tensor.device,
+        tensor._version,
+    )
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    # Outside inference mode the clone is a normal tensor, which can be edited and patched anywhere.
+    with torch.inference_mode(False), torch.no_grad():
+        return tensor.detach().clone()
+
+
+@dataclass
+class _Seen:
+    """One target's values so far."""
+
+    target: Target
+    calls: int = 0
+    kept: int = 0
+    without: str = ""
+    left_out: dict[int, str] = field(default_factory=dict)
+
+
+class Recorder:
+    """Keeps what the targets' values were; one per run."""
+
+    def __init__(self, targets: list[Target], max_bytes: int | None) -> None:
+        self._seen = [_Seen(t) for t in targets]
+        self._max_bytes = max_bytes
+        self._copies = Copies()
+        self._held = 0
+        self._values: list[tuple[_Seen, int, Tensor, tuple[str | int, ...]]] = []
+
+    def visitor(self, position: int) -> Any:
+        """The visitor that records for the target at `position`."""
+        seen = self._seen[position]
+
+        def visit(call: int, value: Any) -> Any:
+            seen.calls = max(seen.calls, call + 1)
+            self._record(seen, call, value)
+            return UNCHANGED
+
+        return visit
+
+    def _record(self, seen: _Seen, call: int, value: Any) -> None:
+        site = seen.target.site
+        if site.call not in (None, call):
+            return
+        path, tensor = _chosen(site, value)
+        if tensor is None:
+            kind = type(value if path is None else get(value, path)).__name__
+            seen.without = f"its {site.side} holds no tensor there, but a {kind}."
+            return
+        if self._max_bytes is not None and self._held + tensor.nbytes > self._max_bytes:
+            seen.left_out[call] = (
+                f"left out: {tensor.nbytes / 2**20:.1f} MiB more would pass the run's limit of "
+                f"{self._max_bytes / 2**20:.0f} MiB. Ask for fewer sites, or raise max_bytes."
+            )
+            return
+        copy, new = self._copies.take(tensor)
+        self._held += copy.nbytes if new else 0
+        seen.kept += 1
+        self._values.append((seen, call, copy, path or ()))
+
+    # --- after the run -----------------------------------------------------------------------
+
+    def records(self) -> dict[str, Record]:
+        """The records by canonical text, in the order in which the values passed."""
+        result: dict[str, Record] = {}
+        for seen, call, tensor, leaf in self._values:
+            site = seen.target.site.at_call(call if seen.calls > 1 else None)
+            result.setdefault(str(site), Record(site, tensor, leaf))
+        return result
+
+    def calls(self) -> dict[str, int]:
+        """How often each target's module was called, by the site's text without its call."""
+        return {str(s.target.site.at_call(None)): s.calls for s in self._seen}
+
+    def asked(self) -> dict[str, tuple[str, ...]]:
+        """What each text that was asked for turned out to mean."""
+        result: dict[str, list[str]] = {}
+        for seen, call, _, _ in self._values:
+            site = seen.target.site.at_call(call if seen.calls > 1 else None)
+            sites = result.setdefault(seen.target.asked, [])
+            if str(site) not in sites:
+                sites.append(str(site))
+        return {text: tuple(sites) for text, sites in result.items()}
+
+    def missed(self) -> dict[str, str]:
+        """Values with no record, each with the likely reason; globs select only tensors."""
+        result = {}
+        for seen in self._seen:
+            site = seen.target.site
+            for call, reason in seen.left_out.items():
+                result[str(site.at_call(call if seen.calls > 1 else None))] = reason
+            nothing = not seen.kept and not seen.left_out
+            if nothing and not (seen.target.expanded and seen.calls):
+                result[str(site)] = _reason(seen)
+        return result
+
+
+def _chosen(site: Site, value: Any) -> tuple[tuple[str | int, ...] | None, Tensor | None]:
+    """The leaf that a site means in a whole value, and its tensor, if it is one."""
+    if not site.leaf:
+        path = main_path(value)
+        return path, None if path is None else get(value, path)
+    try:
+        part = get(value, site.leaf)
+    except SiteError as error:
+        raise SiteError(f"{site}: {error}") from error
+    inner = main_path(part)
+    if inner is None:
+        return site.leaf, None
+    return (*site.leaf, *inner), get(part, inner)
+
+
+def _reason(seen: _Seen) -> str:
+    site, module = seen.target.site, seen.target.module
+    if seen.without:
+        return seen.without
+    if isinstance(module, CONTAINERS):
+        return f"a {type(module).__name__} only holds modules; nothing passes through it."
+    if seen.calls:
+        return f"the module was called {seen.calls} times in this run, counted from 0."
+    return (
+        f"the {type(module).__name__} at {site.path or 'the root'} was never called in this run: "
+        "its parent used its weights directly, called its forward, or took another path."
+    )

@@ -1,0 +1,269 @@
+"""Run: one forward under a plan becomes a Trace.
+
+Owns the order of a run: checks, hooks, the one forward, what is made of its output. What is kept
+is `recorder.py`'s, what is changed `editor.py`'s, where hooks stand `taps/`'s.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import LensWarning
+from ..interventions import Intervention
+from ..modules import index
+from ..plan import Plan
+from ..resolve import Target, resolve
+from ..taps.hooks import Point, taps
+from ..tensors.labels import token_labels
+from ..traces.tokens import Tokens
+from ..traces.trace import Parts, Trace, extracted
+from ..version import VERSION
+from ..watch import Watch
+from ..wrappers.findings import refuse
+from ..wrappers.unwrap import eagerly, unwrap
+from .editor import Editor
+from .inputs import Call, prepare
+from .recorder import Recorder
+
+
+def trace(
+    model: nn.Module,
+    inputs: Any,
+    sites: str | Iterable[str] = "**",
+    interventions: Intervention | Iterable[Intervention] = (),
+    *,
+    tokenizer: Any = None,
+    keep_output: bool = False,
+    max_bytes: int | None = None,
+    watch: Watch | None = None,
+) -> Trace:
+    """Run `model` once and keep what passed at `sites`.
+
+    Without interventions the model's output is bit-identical to a plain call's. The run is under
+    ``torch.no_grad()``; train or eval mode stays as it is; afterwards the model has the hooks and
+    the random state that a plain call would leave, also after an error or an interrupt.
+
+    Args:
+        model: an ``nn.Module``; DataParallel, DDP and ``torch.compile`` wrappers are looked
+            through.
+        inputs: a string or a list of strings (with a tokenizer), a tensor, a mapping of keyword
+            arguments, or a tuple of positional ones.
+        sites: what to record, by name or glob; ``"**"`` is every module's output.
+        interventions: changes to apply, in this order at each site.
+        tokenizer: reads strings and spells tokens; any callable tokenizer of transformers.
+        keep_output: keep the model's whole output as ``trace.output``.
+        max_bytes: leave out records beyond this many bytes; they are listed in ``trace.missed``.
+        watch: follows the run and can cancel it.
+
+    Returns:
+        A `Trace`: a mapping from site to tensor, in the activation's dtype, on its device.
+
+    Raises:
+        InputError, TypeError: the inputs cannot be run.
+        CaptureUnsupportedError: the model cannot be shown whole; lists every reason.
+        SiteError: a site that does not exist, before the run, with near matches.
+        InterventionError: an intervention that does not fit; names site, shapes and rule.
+        RunCancelled: `watch` was cancelled.
+    """
+    plan = Plan.make(sites, interventions, keep_output=keep_output, max_bytes=max_bytes)
+    return run(model, inputs, plan, tokenizer=tokenizer, watch=watch)
+
+
+def extract(
+    model: nn.Module,
+    inputs: Any,
+    sites: str | Iterable[str],
+    interventions: Intervention | Iterable[Intervention] = (),
+    *,
+    tokenizer: Any = None,
+    watch: Watch | None = None,
+) -> dict[str, Tensor]:
+    """The tensors at `sites`, keyed by the texts asked for; a glob's by their canonical texts.
+
+    See `trace` for the arguments.
+
+    Raises:
+        SiteError: besides what `trace` raises, a site without ``@call`` that was called several
+            times.
+        NotRecordedError: a site that was never seen, with the reason.
+    """
+    asked = (sites,) if isinstance(sites, str) else tuple(sites)
+    seen = trace(model, inputs, asked, interventions, tokenizer=tokenizer, watch=watch)
+    return extracted(seen, asked)
+
+
+def run(
+    model: nn.Module,
+    inputs: Any,
+    plan: Plan,
+    *,
+    tokenizer: Any = None,
+    watch: Watch | None = None,
+) -> Trace:
+    """One forward of `model` under `plan`; see `trace`."""
+    module = unwrap(model)
+    call = prepare(module, inputs, tokenizer)
+    refuse(module)
+    modules = index(module)
+    targets = resolve(plan.sites, modules)
+    mask = None if call.tokens is None else call.tokens.mask
+    editor = Editor(module, modules, plan.interventions, mask)
+    recorder = Recorder(targets, plan.max_bytes)
+    points = _points(targets, recorder, editor, module, watch)
+    started = time.time()
+    output = _forward(module, call, points)
+    if watch is not None:
+        watch.check()
+    result = _trace(module, plan, call, recorder, editor, output, tokenizer, started)
+    _warn_of_idle(result)
+    return result
+
+
+def _forward(module: nn.Module, call: Call, points: list[Point]) -> Any:
+    with torch.no_grad(), eagerly(module), taps(points):
+        return module(*call.args, **call.kwargs)
+
+
+def _points(
+    targets: list[Target],
+    recorder: Recorder,
+    editor: Editor,
+    module: nn.Module,
+    watch: Watch | None,
+) -> list[Point]:
+    points: dict[int, Point] = {}
+
+    def at(module: nn.Module) -> Point:
+        return points.setdefault(id(module), Point(module))
+
+    for target, visitor in editor.visitors():
+        at(target.module).edits[target.site.side].append(visitor)
+    for position, target in enumerate(targets):
+        at(target.module).records[target.site.side].append(recorder.visitor(position))
+    if watch is not None:
+        _follow(module, watch, at, points)
+    return list(points.values())
+
+
+def _follow(module: nn.Module, watch: Watch, at: Any, points: dict[int, Point]) -> None:
+    """Ask the cancel flag at every tapped module, and tell progress at the model's blocks."""
+    steps = blocks(module)
+    passed = 0
+
+    def step() -> None:
+        nonlocal passed
+        passed += 1
+        watch.progress(min(passed, len(steps)), len(steps), f"layer {passed} of {len(steps)}")
+
+    for point in points.values():
+        point.passed = watch.check
+    for block in steps:
+        at(block).passed = step
+
+
+def blocks(module: nn.Module) -> list[nn.Module]:
+    """The steps that a forward can be followed by: the members of its outermost lists of modules,
+    or, without any, its direct children."""
+    found: dict[int, nn.Module] = {}
+    waiting = [module]
+    while waiting:
+        current = waiting.pop()
+        if isinstance(current, (nn.ModuleList, nn.Sequential)):
+            found.update((id(m), m) for m in current.children())
+        else:
+            waiting.extend(current.children())
+    return list(found.values()) or list(module.children())
+
+
+def _trace(
+    module: nn.Module,
+    plan: Plan,
+    call: Call,
+    recorder: Recorder,
+    editor: Editor,
+    output: Any,
+    tokenizer: Any,
+    started: float,
+) -> Trace:
+    return Trace(
+        Parts(
+            plan=plan,
+            records=recorder.records(),
+            missed=recorder.missed(),
+            calls=recorder.calls(),
+            asked=recorder.asked(),
+            reports=editor.reports(),
+            tokens=call.tokens,
+            logits=_last_logits(module, output, call.tokens),
+            output=output if plan.keep_output else None,
+            meta=_meta(module, started),
+            spell=_speller(tokenizer),
+        )
+    )
+
+
+def _last_logits(module: nn.Module, output: Any, tokens: Tokens | None) -> Tensor | None:
+    """(B, V): the logits at each row's last real token, copied out of the output."""
+    logits = (
+        output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    )
+    if not isinstance(logits, Tensor) or logits.dim() != 3 or tokens is None:
+        return None
+    decoder = bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False))
+    rows = torch.arange(len(logits))
+    last = torch.full_like(rows, logits.shape[1] - 1)
+    if logits.shape[:2] == tokens.mask.shape and not decoder:
+        positions = torch.arange(logits.shape[1]).expand_as(tokens.mask)
+        last = positions.masked_fill(~tokens.mask, -1).max(1).values.clamp(min=0)
+    with torch.inference_mode(False), torch.no_grad():
+        return logits.detach()[rows.to(logits.device), last.to(logits.device)]
+
+
+def _speller(tokenizer: Any) -> Any:
+    if tokenizer is None:
+        return None
+
+    def spell(token: int) -> str:
+        text = tokenizer.decode([token])
+        # A piece of a character decodes to the replacement mark; its label shows the bytes.
+        return text if text and "\ufffd" not in text else token_labels(tokenizer, [token])[0]
+
+    return spell
+
+
+def _meta(module: nn.Module, started: float) -> dict[str, Any]:
+    first = next(module.parameters(), None)
+    transformers = sys.modules.get("transformers")
+    return {
+        "model": type(module).__name__,
+        "name": str(getattr(getattr(module, "config", None), "_name_or_path", "") or ""),
+        "dtype": "" if first is None else str(first.dtype).removeprefix("torch."),
+        "device": "" if first is None else str(first.device),
+        "training": module.training,
+        "started": started,
+        "seconds": time.time() - started,
+        "versions": {
+            "lensview": VERSION,
+            "torch": str(torch.__version__),
+            **({"transformers": transformers.__version__} if transformers else {}),
+        },
+    }
+
+
+def _warn_of_idle(trace: Trace) -> None:
+    idle = [r for r in trace.reports if not r.calls]
+    if idle:
+        lines = "\n  ".join(str(r.intervention) for r in idle)
+        warnings.warn(
+            f"{len(idle)} intervention(s) did nothing, because no value passed at their site in "
+            f"this run:\n  {lines}",
+            LensWarning,
+            stacklevel=4,
+        )

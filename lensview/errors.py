@@ -1,0 +1,65 @@
+"""Every exception that lensview raises on purpose.
+
+Each is a `LensError` and the builtin that fits it, so that both ``except LensError`` and
+``except KeyError`` do what a reader expects. The text of each says what happened, where, and what
+to do next; `near` adds the closest real names to a misspelt one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LensError(Exception):
+    """Base of all errors of lensview."""
+
+    def __str__(self) -> str:
+        # KeyError prints the repr of its argument; a message of several sentences is for reading.
+        return "\n".join(str(a) for a in self.args)
+
+
+class SiteError(LensError, LookupError):
+    """A site is badly written, does not exist in the model, or does not name one value."""
+
+
+class InterventionError(LensError, ValueError):
+    """An intervention does not fit the value at its site (shape, index, dtype)."""
+
+
+class InputError(LensError, ValueError):
+    """The inputs of a run cannot be run as they are."""
+
+
+class NotRecordedError(LensError, KeyError):
+    """A trace was asked for a site that it does not hold."""
+
+
+class CaptureUnsupportedError(LensError, RuntimeError):
+    """The model is in a state whose values cannot be shown whole, so nothing was run."""
+
+
+class TraceFileError(LensError, ValueError):
+    """A trace file is truncated, foreign, or newer than this lensview."""
+
+
+class RunCancelled(LensError):
+    """A run was asked to stop, and did; the model is as it was."""
+
+
+class MissingExtraError(LensError, ImportError):
+    """An optional dependency is not installed; the text has the install line."""
+
+
+class LensWarning(UserWarning):
+    """Something that lensview did not refuse, but that a reader of its numbers must know."""
+
+
+def near(name: str, names: Iterable[str], *, at_most: int = 5) -> str:
+    """A sentence naming the real names closest to `name`, or "" where none is close."""
+    pool = list(dict.fromkeys(names))
+    close = difflib.get_close_matches(name, pool, n=at_most, cutoff=0.6)
+    if not close:
+        tail = name.rsplit(".", 1)[-1]
+        close = [n for n in pool if tail and n.rsplit(".", 1)[-1] == tail][:at_most]
+    return f" Did you mean {', '.join(repr(c) for c in close)}?" if close else ""

@@ -1,0 +1,109 @@
+"""The module tree: what is in a model, before any forward.
+
+Owns the rows of the tree and the index from site paths to modules. It runs nothing and reads no
+weight's values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from .sites import escape, join
+
+CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+"""Modules that only hold others: they are never called, so they have no values."""
+
+
+@dataclass(frozen=True)
+class ModuleRow:
+    """One row of the tree.
+
+    Attributes:
+        path: the module's path as written in a site; "" is the root.
+        name: the last segment of `path`; "" for the root.
+        depth: 0 for the root.
+        class_name: the class's own name.
+        parameters: elements in the whole subtree, shared ones once.
+        weights: shape of the module's own ``weight`` or, without one, of its largest own
+            parameter; None without any.
+        dtype, device: of that parameter; "" without one.
+        note: short remarks, comma separated: "tied", "container", "also at …".
+    """
+
+    path: str
+    name: str
+    depth: int
+    class_name: str
+    parameters: int
+    weights: tuple[int, ...] | None
+    dtype: str
+    device: str
+    note: str
+
+
+def index(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module by its site path, in definition order; a module under two names has both."""
+    return {path: module for path, _, _, module in _walk(model)}
+
+
+def tree(model: nn.Module) -> list[ModuleRow]:
+    """The rows of the tree, parents before children, in definition order."""
+    owners = _parameter_owners(model)
+    first_path: dict[int, str] = {}
+    rows = []
+    for path, name, depth, module in _walk(model):
+        known = first_path.setdefault(id(module), path)
+        rows.append(_row(path, name, depth, module, owners, known))
+    return rows
+
+
+def _walk(model: nn.Module) -> Iterator[tuple[str, str, int, nn.Module]]:
+    """Depth first over all names; a module that contains itself is entered once per branch."""
+    stack: list[tuple[str, str, int, nn.Module, frozenset[int]]] = [("", "", 0, model, frozenset())]
+    while stack:
+        path, name, depth, module, above = stack.pop()
+        yield path, escape(name), depth, module
+        inside = above | {id(module)}
+        for child_name, child in reversed(list(module._modules.items())):
+            if child is not None and id(child) not in inside:
+                stack.append((join(path, child_name), child_name, depth + 1, child, inside))
+
+
+def _parameter_owners(model: nn.Module) -> dict[int, int]:
+    """How many modules hold each parameter directly: more than one means tied."""
+    owners: dict[int, int] = {}
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    return owners
+
+
+def _row(
+    path: str, name: str, depth: int, module: nn.Module, owners: dict[int, int], known: str
+) -> ModuleRow:
+    own = {n: p for n, p in module._parameters.items() if p is not None}
+    shown: Tensor | None = own.get("weight")
+    if shown is None and own:
+        shown = max(own.values(), key=lambda p: p.numel())
+    notes = []
+    if any(owners[id(p)] > 1 for p in own.values()):
+        notes.append("tied")
+    if isinstance(module, CONTAINERS):
+        notes.append("container")
+    if known != path:
+        notes.append(f"also at {known or 'the root'}")
+    return ModuleRow(
+        path=path,
+        name=name,
+        depth=depth,
+        class_name=type(module).__name__,
+        parameters=sum(p.numel() for p in module.parameters()),
+        weights=None if shown is None else tuple(shown.shape),
+        dtype="" if shown is None else str(shown.dtype).removeprefix("torch."),
+        device="" if shown is None else str(shown.device),
+        note=", ".join(notes),
+    )

@@ -1,0 +1,173 @@
+"""Taps on module boundaries: the only place that installs and removes hooks.
+
+Owns one context manager, `taps`, and the order in which values are visited. It does not know
+sites, plans or traces; a visitor does what is to be done with a value. See README.md for why hooks
+stand this way and what they hold to.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from ..sites import Side
+from ..values import Arguments, binder
+
+
+class _Unchanged:
+    """What a visitor returns to let the value pass as it is."""
+
+
+UNCHANGED = _Unchanged()
+Visitor = Callable[[int, Any], Any]
+"""``visitor(call, value) -> value | UNCHANGED``. `call` counts this module's calls in the run from
+0; an input's value is a dict of name to argument, in signature order."""
+
+
+@dataclass
+class Point:
+    """What happens at one module. Edits run before other people's hooks, records after them.
+
+    `passed` is called at the start of every call; it may raise to stop the run.
+    """
+
+    module: nn.Module
+    edits: dict[Side, list[Visitor]] = field(default_factory=lambda: {"input": [], "output": []})
+    records: dict[Side, list[Visitor]] = field(default_factory=lambda: {"input": [], "output": []})
+    passed: Callable[[], None] | None = None
+
+
+class _Tap:
+    """The hooks of one point during one run.
+
+    A copy of the model made while the run lasts carries copies of the hooks: they hold the same
+    tap (`__deepcopy__`), see another module than theirs, and do nothing.
+    """
+
+    def __init__(self, point: Point, failures: list[BaseException]) -> None:
+        self.point = point
+        self.failures = failures
+        self.thread = threading.get_ident()
+        self.calls = 0
+        self.open: list[int] = []
+        needs_names = point.edits["input"] or point.records["input"]
+        self.bind = binder(point.module.forward) if needs_names else None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Tap:
+        return self
+
+    def foreign(self, module: nn.Module) -> bool:
+        """Whether this call is another thread's, or of a copy of our module."""
+        return module is not self.point.module or threading.get_ident() != self.thread
+
+    def enter(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Before everyone's pre-hooks: count the call, edit its input."""
+        if self.foreign(module):
+            return None
+        if self.point.passed is not None:
+            self.point.passed()
+        self.open.append(self.calls)
+        self.calls += 1
+        return self._input(self.point.edits["input"], args, kwargs)
+
+    def seen(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """After everyone's pre-hooks: record the input that the module gets."""
+        if self.foreign(module) or not self.open:
+            return None
+        return self._input(self.point.records["input"], args, kwargs)
+
+    def edit(self, module: nn.Module, args: Any, output: Any) -> Any:
+        """Before everyone's forward hooks: edit the output."""
+        if self.foreign(module) or not self.open:
+            return None
+        return self._visited(self.point.edits["output"], self.open[-1], output)
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> Any:
+        """After everyone's forward hooks, and when the call raised: record, end the call."""
+        if self.foreign(module) or not self.open:
+            return None
+        return self._visited(self.point.records["output"], self.open.pop(), output)
+
+    def _input(self, visitors: Sequence[Visitor], args: Any, kwargs: Any) -> Any:
+        if not visitors or self.bind is None:
+            return None
+        bound: Arguments = self.bind(args, kwargs)
+        value = self._visited(visitors, self.open[-1], bound.value)
+        return None if value is None else bound.call(value)
+
+    def _visited(self, visitors: Sequence[Visitor], call: int, value: Any) -> Any:
+        """The value after all visitors, or None (a hook's "unchanged") where none changed it."""
+        changed = False
+        try:
+            for visitor in visitors:
+                new = visitor(call, value)
+                if new is not UNCHANGED:
+                    value, changed = new, True
+        except BaseException as error:
+            # A model that catches errors of its parts must not hide ours.
+            self.failures.append(error)
+            raise
+        return value if changed else None
+
+
+@contextmanager
+def taps(points: Sequence[Point]) -> Iterator[None]:
+    """Hold hooks on the points' modules for the length of one run on this thread.
+
+    On the way out, by whatever way, every module has the hooks that it had before.
+
+    Raises:
+        Whatever a visitor raised, also where the model itself caught it.
+    """
+    failures: list[BaseException] = []
+    held = [(point.module, _Tap(point, failures)) for point in points]
+    try:
+        for module, tap in held:
+            _install(module, tap)
+        yield
+    finally:
+        _remove_all(held)
+    if failures:
+        raise failures[0]
+
+
+def _install(module: nn.Module, tap: _Tap) -> None:
+    module.register_forward_pre_hook(tap.enter, with_kwargs=True, prepend=True)
+    module.register_forward_hook(tap.leave, always_call=True)
+    if tap.point.records["input"]:
+        module.register_forward_pre_hook(tap.seen, with_kwargs=True)
+    if tap.point.edits["output"]:
+        module.register_forward_hook(tap.edit, prepend=True)
+
+
+def _remove_all(held: Sequence[tuple[nn.Module, _Tap]]) -> None:
+    """Remove by looking, not by handle: an interrupt between a registration and the keeping of its
+    handle would leave a hook behind, and one during the removal itself starts it again."""
+    interrupted: KeyboardInterrupt | None = None
+    while True:
+        try:
+            for module, tap in held:
+                _remove(module, tap)
+            break
+        except KeyboardInterrupt as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
+
+
+def _remove(module: nn.Module, tap: _Tap) -> None:
+    for hooks, extras in (
+        (module._forward_pre_hooks, (module._forward_pre_hooks_with_kwargs,)),
+        (
+            module._forward_hooks,
+            (module._forward_hooks_with_kwargs, module._forward_hooks_always_called),
+        ),
+    ):
+        for key in [k for k, hook in hooks.items() if getattr(hook, "__self__", None) is tap]:
+            for table in (*extras, hooks):
+                table.pop(key, None)

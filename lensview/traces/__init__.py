@@ -1,0 +1,1 @@
+"""Traces: what runs saw, kept, compared, stored."""

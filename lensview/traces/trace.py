@@ -1,0 +1,254 @@
+"""Trace: what one run saw.
+
+Owns the mapping from sites to recorded tensors and what belongs to them: tokens, logits, output,
+reports of interventions, and why a site is missing. It does not run, compare or store anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..errors import NotRecordedError, SiteError, near
+from ..interventions import Intervention
+from ..plan import Plan
+from ..sites import Site, glob_pattern
+from .tokens import Token, Tokens
+
+if TYPE_CHECKING:
+    from .compare import Diff
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One value at one site.
+
+    Attributes:
+        site: canonical; its call is None where the module was called once.
+        tensor: the value at the moment it passed, a protected copy.
+        leaf: where in the whole value this tensor stood; () where it was the value itself.
+    """
+
+    site: Site
+    tensor: Tensor
+    leaf: tuple[str | int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class InterventionReport:
+    """What became of one intervention.
+
+    Attributes:
+        intervention: as it was given.
+        calls: how many values it was applied to; 0 means that it did nothing.
+        changed: how many elements came out different from what went in.
+    """
+
+    intervention: Intervention
+    calls: int
+    changed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What a run hands over to make a `Trace`; see there for what each is."""
+
+    plan: Plan
+    records: Mapping[str, Record]
+    missed: Mapping[str, str] = field(default_factory=dict)
+    calls: Mapping[str, int] = field(default_factory=dict)
+    asked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    reports: tuple[InterventionReport, ...] = ()
+    tokens: Tokens | None = None
+    logits: Tensor | None = None
+    output: Any = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    spell: Callable[[int], str] | None = None
+
+
+class Trace(Mapping[str, Tensor]):
+    """What one run saw: a mapping from site to tensor, in the order in which values passed.
+
+    ``trace["model.layers.0.mlp"]`` is the tensor recorded there, in the activation's own dtype
+    and device; any spelling that means the site works.
+
+    Attributes:
+        sites: canonical texts of the records held.
+        missed: sites that were asked for and not recorded, each with the reason.
+        tokens: ids, mask and labels of the batch, or None where the inputs were no token ids.
+        logits: (B, V), the model's logits at the last real token of each row, in the model's
+            dtype; None where the model has none.
+        output: the model's whole output with ``keep_output=True``, else None.
+        reports: one `InterventionReport` per intervention, in order.
+        plan: what was asked for.
+        meta: JSON: model class, dtype, device, versions, time.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.plan = parts.plan
+        self.sites: tuple[str, ...] = tuple(parts.records)
+        self.missed: dict[str, str] = dict(parts.missed)
+        self.tokens = parts.tokens
+        self.logits = parts.logits
+        self.output = parts.output
+        self.reports = parts.reports
+        self.meta: dict[str, Any] = dict(parts.meta)
+
+    @property
+    def interventions(self) -> tuple[Intervention, ...]:
+        """The interventions of the run, in the order applied."""
+        return self.plan.interventions
+
+    # --- a mapping ---------------------------------------------------------------------------
+
+    def __getitem__(self, text: str) -> Tensor:
+        return self.record(text).tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sites)
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def __contains__(self, text: object) -> bool:
+        try:
+            return isinstance(text, str) and self.record(text) is not None
+        except (SiteError, NotRecordedError):
+            return False
+
+    def __repr__(self) -> str:
+        size = sum(r.tensor.nbytes for r in self._parts.records.values())
+        rows = [
+            f"Trace of {self.meta.get('model', 'a model')}: {len(self.sites)} sites, "
+            f"{size / 2**20:.1f} MiB, {len(self.interventions)} interventions"
+        ]
+        if self.missed:
+            rows.append(f"  missed {len(self.missed)}: see trace.missed")
+        return "\n".join(rows)
+
+    def record(self, text: str) -> Record:
+        """The record at a site.
+
+        Raises:
+            SiteError: the text is no site, or names a module of several calls without ``@call``.
+            NotRecordedError: the trace does not hold it; says why and what is close.
+        """
+        site = Site.parse(text)
+        records = self._parts.records
+        found = records.get(str(site)) or self._same_site(site)
+        if found is not None:
+            return found
+        calls = self._parts.calls.get(str(site.at_call(None)), 0)
+        if site.call is None and calls > 1:
+            raise SiteError(
+                f"{site} was called {calls} times in this run: write {site}@0 … {site}@{calls - 1}."
+            )
+        raise NotRecordedError(self._why_not(site, calls))
+
+    def _same_site(self, site: Site) -> Record | None:
+        """The record under another spelling: call 0 of one, the main leaf by its own path."""
+        records = self._parts.records
+        if site.call == 0 and self._parts.calls.get(str(site.at_call(None))) == 1:
+            return records.get(str(site.at_call(None)))
+        if site.leaf:
+            whole = records.get(str(replace(site, leaf=())))
+            if whole is not None and whole.leaf == site.leaf:
+                return whole
+        return None
+
+    def _why_not(self, site: Site, calls: int) -> str:
+        if site.is_glob:
+            return f"{site} is a glob; trace.select({str(site)!r}) gives the records it matches."
+        reason = self.missed.get(str(site)) or self.missed.get(str(site.at_call(None)))
+        if reason:
+            return f"{site} was not recorded: {reason}"
+        if calls and site.call is not None:
+            return f"{site}: the module was called {calls} times in this run, counted from 0."
+        return (
+            f"{site} was not asked for in this run, which holds {len(self.sites)} sites."
+            f"{near(str(site), self.sites)} Run again with sites=[{str(site)!r}, …]."
+        )
+
+    def select(self, glob: str) -> dict[str, Tensor]:
+        """The records that a site or glob matches, by canonical text; empty where none does."""
+        wanted = Site.parse(glob)
+        pattern = glob_pattern(wanted.path)
+        return {
+            text: r.tensor
+            for text, r in self._parts.records.items()
+            if pattern.fullmatch(r.site.path)
+            and (r.site.side, r.site.leaf) == (wanted.side, wanted.leaf)
+            and wanted.call in (None, r.site.call)
+        }
+
+    # --- tokens and predictions --------------------------------------------------------------
+
+    def aligned(self, text: str) -> bool:
+        """Whether the record's dims 0 and 1 are the batch and the tokens of this run."""
+        if self.tokens is None:
+            return False
+        shape = self[text].shape
+        return len(shape) >= 2 and tuple(shape[:2]) == tuple(self.tokens.ids.shape)
+
+    def top(self, k: int = 5, row: int = 0) -> list[Token]:
+        """The `k` most probable next tokens of batch row `row`, after its last real token.
+
+        Probabilities are a softmax of `logits` in float32.
+
+        Raises:
+            ValueError: the model has no logits, `row` is out of range, or `k` is less than 1.
+        """
+        if self.logits is None:
+            raise ValueError("This run has no next tokens: the model's output has no logits.")
+        if not -len(self.logits) <= row < len(self.logits):
+            raise ValueError(f"Row {row} is out of range: the batch has {len(self.logits)} rows.")
+        if k < 1:
+            raise ValueError(f"top takes k of 1 or more, not {k}.")
+        likely = torch.softmax(self.logits[row].float(), -1).topk(min(k, self.logits.shape[-1]))
+        return [
+            Token(self.spelling(i), i, p)
+            for i, p in zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
+        ]
+
+    def spelling(self, token: int) -> str:
+        """The text of a token id as its tokenizer decodes it; ``#id`` where nobody knows it."""
+        return f"#{token}" if self._parts.spell is None else self._parts.spell(token)
+
+    # --- elsewhere ---------------------------------------------------------------------------
+
+    def asked(self, text: str) -> tuple[str, ...]:
+        """The canonical sites that one of the plan's texts was found to mean."""
+        return self._parts.asked.get(text, ())
+
+    def diff(self, other: Trace) -> Diff:
+        """What changed between this trace and `other`, site by site (see `Diff`)."""
+        from .compare import Diff
+
+        return Diff.of(self, other)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the trace as one safetensors file, complete or not at all (see `storage`)."""
+        from .storage import save
+
+        save(self, path)
+
+
+def extracted(trace: Trace, asked: Sequence[str]) -> dict[str, Tensor]:
+    """What `lv.extract` gives: asked texts as keys, what a glob expanded to by canonical texts.
+
+    Raises:
+        SiteError, NotRecordedError: a site was called several times, or not seen.
+    """
+    result: dict[str, Tensor] = {}
+    for text in asked:
+        if Site.parse(text).is_glob:
+            result.update((site, trace[site]) for site in trace.asked(text))
+        else:
+            result[text] = trace[text]
+    return result

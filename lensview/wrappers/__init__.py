@@ -1,0 +1,1 @@
+"""Wrappers: what is transparent to a capture, and what makes one impossible."""
