@@ -1,0 +1,5 @@
+/** Style sheets are bundled as text (build.mjs). */
+declare module "*.css" {
+  const text: string;
+  export default text;
+}

@@ -1,0 +1,132 @@
+/** Paints a tile on a canvas. Knows cells and pixels, not where they come from. */
+
+import { colorCells, fingerprint, type Palette } from "./colors";
+import { h } from "./dom";
+import { boxOf, columnsIn, rowsIn, type Size, type Window } from "./geometry";
+import type { Tile } from "./tiles";
+
+/** From this many device pixels on, a cell's NaN is hatched and its infinity is written. */
+const DETAIL = 9;
+const MOST_MARKS = 20_000;
+
+export interface Scene {
+  tile: Tile;
+  view: Window;
+  size: Size;
+  palette: Palette;
+  /** The value at the ends of the scale. */
+  limit: number;
+}
+
+export class Picture {
+  readonly canvas = h("canvas", { class: "lv-canvas", "data-test": "heatmap" });
+  private readonly cells = document.createElement("canvas");
+  private drawn: { tile: Tile; palette: Palette; limit: number; hash: string } | null = null;
+
+  /** Paint, and return a fingerprint of the cells' colours; null where there is no canvas. */
+  paint(scene: Scene): string | null {
+    const { size, tile, view } = scene;
+    const scale = window.devicePixelRatio || 1;
+    const width = Math.max(1, Math.round(size.width * scale));
+    const height = Math.max(1, Math.round(size.height * scale));
+    this.canvas.width = width;
+    this.canvas.height = height;
+    this.canvas.style.width = `${size.width}px`;
+    this.canvas.style.height = `${size.height}px`;
+    const context = this.canvas.getContext("2d");
+    if (!context) return null;
+    const hash = this.colour(scene);
+    if (hash === null) return null;
+    const { row_step: rowStep, column_step: columnStep } = tile.reply;
+    context.imageSmoothingEnabled = false;
+    context.drawImage(
+      this.cells,
+      (view.column0 - tile.window.column0) / columnStep,
+      (view.row0 - tile.window.row0) / rowStep,
+      columnsIn(view) / columnStep,
+      rowsIn(view) / rowStep,
+      0,
+      0,
+      width,
+      height,
+    );
+    if (tile.reply.nan + tile.reply.inf > 0) markOdd(context, scene, { width, height });
+    return hash;
+  }
+
+  clear(): void {
+    this.canvas.width = 0;
+    this.canvas.height = 0;
+  }
+
+  /** One pixel a cell, kept until the tile or its colours change. */
+  private colour({ tile, palette, limit }: Scene): string | null {
+    const { drawn } = this;
+    if (drawn?.tile === tile && drawn.palette === palette && drawn.limit === limit) {
+      return drawn.hash;
+    }
+    const { rows, columns } = tile.reply;
+    if (rows * columns === 0) return null;
+    this.cells.width = columns;
+    this.cells.height = rows;
+    const context = this.cells.getContext("2d");
+    if (!context) return null;
+    const pixels = colorCells(tile.cells, columns, limit, palette);
+    const image = context.createImageData(columns, rows);
+    image.data.set(new Uint8ClampedArray(pixels.buffer));
+    context.putImageData(image, 0, 0);
+    const hash = fingerprint(pixels);
+    this.drawn = { tile, palette, limit, hash };
+    return hash;
+  }
+}
+
+/** Where cells are large enough: hatch over NaN, a sign on infinities. */
+function markOdd(context: CanvasRenderingContext2D, scene: Scene, size: Size): void {
+  const { tile, view } = scene;
+  const { columns, row_step: rowStep, column_step: columnStep } = tile.reply;
+  const cellWidth = (size.width / columnsIn(view)) * columnStep;
+  const cellHeight = (size.height / rowsIn(view)) * rowStep;
+  if (cellWidth < DETAIL || cellHeight < DETAIL) return;
+  const hatch = hatching(context);
+  context.font = `${Math.min(cellWidth / 2, cellHeight * 0.8, 22)}px sans-serif`;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  let marks = 0;
+  for (let i = 0; i < tile.cells.length && marks < MOST_MARKS; i += 1) {
+    const value = tile.cells[i] ?? 0;
+    if (Number.isFinite(value)) continue;
+    marks += 1;
+    const row0 = tile.window.row0 + Math.floor(i / columns) * rowStep;
+    const column0 = tile.window.column0 + (i % columns) * columnStep;
+    const cell = { row0, row1: row0 + rowStep, column0, column1: column0 + columnStep };
+    const [x, y, width, height] = boxOf(cell, size, view);
+    if (Number.isNaN(value)) {
+      context.fillStyle = hatch;
+      context.fillRect(x, y, width, height);
+    } else {
+      context.fillStyle = scene.palette.inf >>> 0 === 0xffffffff ? "#000" : "#fff";
+      context.fillText(value > 0 ? "+∞" : "−∞", x + width / 2, y + height / 2);
+    }
+  }
+}
+
+function hatching(context: CanvasRenderingContext2D): CanvasPattern | string {
+  const side = 8;
+  const stamp = document.createElement("canvas");
+  stamp.width = side;
+  stamp.height = side;
+  const brush = stamp.getContext("2d");
+  if (!brush) return "#ffec3d";
+  brush.fillStyle = "#ffec3d";
+  brush.fillRect(0, 0, side, side);
+  brush.strokeStyle = "#d600be";
+  brush.lineWidth = 2.5;
+  brush.beginPath();
+  for (const offset of [-side, 0, side]) {
+    brush.moveTo(offset - 1, side + 1);
+    brush.lineTo(offset + side + 1, -1);
+  }
+  brush.stroke();
+  return context.createPattern(stamp, "repeat") ?? "#ffec3d";
+}

@@ -1,0 +1,11 @@
+/** The page's style sheet, as one text. */
+
+import base from "./style/base.css";
+import controls from "./style/controls.css";
+import header from "./style/header.css";
+import heatmap from "./style/heatmap.css";
+import layout from "./style/layout.css";
+import tables from "./style/tables.css";
+import tree from "./style/tree.css";
+
+export const style = [base, layout, controls, header, tree, heatmap, tables].join("\n");

@@ -1,0 +1,94 @@
+/** The next-token table: the run without interventions against the run with them. */
+
+import { h, setText, show } from "./dom";
+import { percent, toNumber, visible } from "./format";
+import type { Page } from "./page";
+import type { NextToken, State } from "./protocol";
+
+export interface TokenRow {
+  id: number;
+  text: string;
+  /** null: not among the tokens that the kernel sent for that run. */
+  baseline: number | null;
+  edited: number | null;
+}
+
+/** The union of both lists, likeliest first (by the edited run where there is one). */
+export function tokenRows(baseline: readonly NextToken[], edited: readonly NextToken[]): TokenRow[] {
+  const rows = new Map<number, TokenRow>();
+  for (const { id, text, probability } of baseline) {
+    rows.set(id, { id, text, baseline: toNumber(probability), edited: null });
+  }
+  for (const { id, text, probability } of edited) {
+    const row = rows.get(id) ?? { id, text, baseline: null, edited: null };
+    rows.set(id, { ...row, edited: toNumber(probability) });
+  }
+  const rank = (row: TokenRow): number =>
+    edited.length > 0 ? (row.edited ?? (row.baseline ?? 0) * 1e-6) : (row.baseline ?? 0);
+  return [...rows.values()].sort((a, b) => rank(b) - rank(a));
+}
+
+/** How a probability moved: an arrow and percentage points. */
+export function changeText({ baseline, edited }: TokenRow): string {
+  if (baseline === null) return "▲ new";
+  if (edited === null) return "▼ out";
+  const points = (edited - baseline) * 100;
+  if (Number.isNaN(points)) return "NaN";
+  if (Math.abs(points) < 0.05) return "=";
+  return `${points > 0 ? "▲" : "▼"} ${Math.abs(points).toFixed(1)}`;
+}
+
+export class NextTokens {
+  readonly element: HTMLElement;
+  private readonly body = h("tbody");
+  private readonly table: HTMLTableElement;
+  private readonly empty = h("p", { class: "lv-empty" }, "A run fills this table.");
+  private readonly head = h("tr");
+
+  constructor(page: Page, signal: AbortSignal) {
+    this.table = h("table", { class: "lv-tokens", "data-test": "next-tokens" },
+      h("thead", {}, this.head), this.body);
+    this.element = h("section", { class: "lv-panel lv-next", "aria-label": "Next token" },
+      h("h3", { class: "lv-title" }, "Next token"),
+      h("div", { class: "lv-scroll", tabindex: "0", role: "group", "aria-label": "Next-token table" }, this.empty, this.table));
+    let shown: State | null = null;
+    page.store.watch(signal, ({ kernel, hello }) => {
+      if (kernel.baseline === shown?.baseline && kernel.edited === shown.edited) return;
+      shown = kernel;
+      const rows = tokenRows(kernel.baseline, kernel.edited);
+      const compare = kernel.edited.length > 0;
+      const titles = compare ? ["token", "baseline", "edited", "change"] : ["token", "probability"];
+      this.head.replaceChildren(...titles.map((title) => h("th", { scope: "col" }, title)));
+      this.body.replaceChildren(...rows.map((row) => line(row, compare)));
+      show(this.table, rows.length > 0);
+      show(this.empty, rows.length === 0);
+      setText(this.empty, kernel.run > 0 && hello
+        ? "This model's output has no next token."
+        : "A run fills this table.");
+    });
+  }
+}
+
+function line(row: TokenRow, compare: boolean): HTMLElement {
+  const element = h("tr", {
+    "data-token": row.text,
+    "data-id": String(row.id),
+    "data-baseline": row.baseline === null ? "" : String(row.baseline),
+    "data-edited": row.edited === null ? "" : String(row.edited),
+  }, h("th", { scope: "row", class: "lv-token", title: `${visible(row.text)} (id ${row.id})` },
+    h("bdi", { dir: "ltr" }, visible(row.text))), bar(row.baseline, "baseline"));
+  if (compare) {
+    const moved = (row.edited ?? 0) - (row.baseline ?? 0);
+    element.append(bar(row.edited, "edited"),
+      h("td", { class: `lv-change ${moved > 0 ? "lv-up" : "lv-down"}`, title: "percentage points" },
+        changeText(row)));
+  }
+  return element;
+}
+
+function bar(probability: number | null, kind: string): HTMLElement {
+  const fill = h("span", { class: `lv-bar lv-bar-${kind}` });
+  fill.style.width = `${Math.max(0, Math.min(1, probability ?? 0)) * 100}%`;
+  const title = probability === null ? "not among the likeliest of this run" : String(probability);
+  return h("td", { class: "lv-share", title }, fill, h("span", { class: "lv-share-text" }, percent(probability)));
+}

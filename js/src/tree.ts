@@ -1,0 +1,234 @@
+/**
+ * The module tree on screen: a treegrid of which about forty rows exist at a time.
+ *
+ * The grid itself is the one tab stop; `aria-activedescendant` names the active row, which is
+ * always in the document, wherever the list is scrolled to.
+ */
+
+import { h, nextFrame, onResize, setAttribute, setText, show, uniqueId } from "./dom";
+import { exact } from "./format";
+import type { Page } from "./page";
+import { parseSite, siteOf } from "./sites";
+import type { PageState } from "./state";
+import { treeStep, TypeAhead } from "./treekeys";
+import { TreeRowView } from "./treerow";
+
+const ROW = 22;
+const AHEAD = 6;
+/** Rows drawn where there is no layout to measure. */
+const UNMEASURED = 30;
+
+export class Tree {
+  readonly element: HTMLElement;
+  private readonly grid: HTMLElement;
+  private readonly body = h("div", { class: "lv-tree-body", role: "rowgroup" });
+  private readonly search = h("input", {
+    type: "search", class: "lv-input lv-search", placeholder: "Search path or class",
+    "aria-label": "Search modules", spellcheck: "false", autocomplete: "off", "data-test": "search",
+  });
+  private readonly count = h("span", { class: "lv-count", role: "status", "data-test": "match-count" });
+  private readonly none = h("div", { class: "lv-message", hidden: "" });
+  private readonly pool: TreeRowView[] = [];
+  private readonly typeAhead = new TypeAhead();
+  private readonly id = uniqueId("tree");
+  private readonly drawSoon: () => void;
+  private active = 0;
+  private own = "";
+
+  constructor(
+    private readonly page: Page,
+    private readonly signal: AbortSignal,
+  ) {
+    const columns: [string, string][] = [
+      ["name", "module"], ["class", "class"], ["number", "params"], ["weights", "weights"], ["shape", "output"],
+    ];
+    const head = h("div", { class: "lv-tree-row lv-tree-head", role: "row", "aria-rowindex": "1" },
+      ...columns.map(([kind, title]) =>
+        h("span", { class: `lv-cell lv-cell-${kind}`, role: "columnheader" }, title)));
+    this.grid = h("div", {
+      class: "lv-tree", role: "treegrid", tabindex: "0", "aria-label": "Modules", "data-test": "tree",
+    }, h("div", { role: "rowgroup", class: "lv-tree-top" }, head), this.body);
+    const button = (text: string, title: string, open: boolean): HTMLElement => {
+      const element = h("button", { type: "button", class: "lv-icon", title, "aria-label": title }, text);
+      element.addEventListener("click", () => {
+        this.page.tree.setAllOpen(open);
+        this.settle();
+      }, { signal });
+      return element;
+    };
+    this.element = h("section", { class: "lv-panel lv-tree-panel", "aria-label": "Module tree" },
+      h("div", { class: "lv-tree-bar" }, this.search, this.count,
+        button("⊞", "Expand all", true), button("⊟", "Collapse all", false)),
+      this.grid, this.none);
+    this.drawSoon = nextFrame(signal, () => { this.draw(); });
+    this.listen();
+    onResize(signal, this.grid, this.drawSoon);
+    page.store.watch(signal, (now, before) => { this.follow(now, before); });
+  }
+
+  private listen(): void {
+    const options = { signal: this.signal };
+    this.grid.addEventListener("scroll", this.drawSoon, { ...options, passive: true });
+    this.grid.addEventListener("keydown", (event) => { this.key(event); }, options);
+    this.body.addEventListener("click", (event) => { this.click(event); }, options);
+    this.body.addEventListener("dblclick", (event) => {
+      const row = rowUnder(event);
+      if (row >= 0 && !onTwist(event)) this.toggle(row);
+    }, options);
+    this.search.addEventListener("input", () => { this.filter(); }, options);
+    this.search.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && this.search.value !== "") {
+        this.search.value = "";
+        this.filter();
+      } else if (event.key === "ArrowDown" || event.key === "Enter") {
+        event.preventDefault();
+        this.active = Math.max(0, this.page.tree.visible.findIndex((row) => this.page.tree.isMatch(row)));
+        this.grid.focus();
+        this.reach();
+      }
+    }, options);
+  }
+
+  private follow(now: PageState, before: PageState): void {
+    if (now.treeRows !== before.treeRows) {
+      this.settle();
+      this.revealSelected(now.selected);
+    } else if (now.selected !== before.selected) {
+      if (now.selected !== this.own) this.revealSelected(now.selected);
+      this.drawSoon();
+    } else if (now.shapesOf !== before.shapesOf) {
+      this.drawSoon();
+    }
+  }
+
+  /** Open what is above the selected module and go there: it was selected elsewhere. */
+  private revealSelected(site: string): void {
+    const { tree } = this.page;
+    const row = site === "" ? -1 : tree.find(parseSite(site).path);
+    if (row < 0) return;
+    tree.reveal(row);
+    const at = tree.visible.indexOf(row);
+    if (at < 0) return;
+    this.active = at;
+    this.settle();
+    this.reach();
+  }
+
+  private filter(): void {
+    const { tree } = this.page;
+    const row = tree.visible[this.active];
+    tree.filter(this.search.value);
+    const searching = this.search.value.trim() !== "";
+    setText(this.count, searching ? `${exact(tree.matches)} match${tree.matches === 1 ? "" : "es"}` : "");
+    setText(this.none, `No path or class contains “${this.search.value.trim()}”.`);
+    show(this.none, searching && tree.matches === 0);
+    const kept = row === undefined ? -1 : tree.visible.indexOf(row);
+    this.active = Math.max(0, kept);
+    this.settle();
+    if (kept >= 0) this.reach();
+    else this.grid.scrollTop = 0;
+  }
+
+  private click(event: MouseEvent): void {
+    const row = rowUnder(event);
+    if (row < 0) return;
+    this.active = this.page.tree.visible.indexOf(row);
+    if (onTwist(event)) this.toggle(row);
+    else if (event.detail < 2) this.select(row);
+    this.drawSoon();
+  }
+
+  private select(row: number): void {
+    this.own = siteOf(this.page.tree.path(row), "output");
+    void this.page.select(this.own);
+  }
+
+  private toggle(row: number): void {
+    const { tree } = this.page;
+    if (!tree.hasChildren(row)) return;
+    tree.setOpen(row, !tree.isOpen(row));
+    this.active = tree.visible.indexOf(row);
+    this.settle();
+  }
+
+  private key(event: KeyboardEvent): void {
+    if (event.target !== this.grid || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { tree } = this.page;
+    const page = Math.max(1, Math.floor(this.grid.clientHeight / ROW) - 2);
+    const step = treeStep(tree, event.key, this.active, page);
+    if (step === null) {
+      if (event.key.length !== 1) return;
+      const found = this.typeAhead.find(tree, event.key, this.active, event.timeStamp);
+      if (found >= 0) this.active = found;
+    } else if ("move" in step) {
+      this.active = step.move;
+    } else if ("select" in step) {
+      this.select(step.select);
+    } else {
+      this.toggle("open" in step ? step.open : step.close);
+    }
+    event.preventDefault();
+    this.reach();
+  }
+
+  /** Bring the active row into sight. */
+  private reach(): void {
+    const top = this.active * ROW;
+    const room = this.grid.clientHeight - ROW;
+    if (room > 0) {
+      if (top < this.grid.scrollTop) this.grid.scrollTop = top;
+      else if (top + ROW > this.grid.scrollTop + room) this.grid.scrollTop = top + ROW - room;
+    }
+    this.draw();
+  }
+
+  /** The list has changed: its height, its length, the active row's place. */
+  private settle(): void {
+    const { visible } = this.page.tree;
+    this.active = Math.max(0, Math.min(visible.length - 1, this.active));
+    this.body.style.height = `${visible.length * ROW}px`;
+    setAttribute(this.grid, "aria-rowcount", String(visible.length + 1));
+    this.draw();
+  }
+
+  private draw(): void {
+    const { visible } = this.page.tree;
+    const height = this.grid.clientHeight;
+    const first = Math.max(0, Math.floor(this.grid.scrollTop / ROW) - AHEAD);
+    const length = height > 0 ? Math.ceil(height / ROW) + 2 * AHEAD : UNMEASURED;
+    const wanted: number[] = [];
+    for (let at = first; at < Math.min(visible.length, first + length); at += 1) wanted.push(at);
+    if (this.active < visible.length && !wanted.includes(this.active)) wanted.push(this.active);
+    const selected = parseSite(this.page.store.now.selected);
+    const selectedRow = this.page.store.now.selected === "" ? -1 : this.page.tree.find(selected.path);
+    while (this.pool.length < wanted.length) {
+      const view = new TreeRowView(`${this.id}-${this.pool.length}`, ROW);
+      this.pool.push(view);
+      this.body.append(view.element);
+    }
+    let activeId: string | null = null;
+    this.pool.forEach((view, i) => {
+      const at = wanted[i];
+      const row = at === undefined ? undefined : visible[at];
+      if (at === undefined || row === undefined) {
+        view.hide();
+        return;
+      }
+      const active = at === this.active;
+      if (active) activeId = view.element.id;
+      view.update(this.page.tree, row, {
+        at, active, selected: row === selectedRow, query: this.search.value.trim(),
+      });
+    });
+    setAttribute(this.grid, "aria-activedescendant", activeId);
+  }
+}
+
+function rowUnder(event: Event): number {
+  const element = event.target instanceof Element ? event.target.closest("[data-row]") : null;
+  return Number(element?.getAttribute("data-row") ?? -1);
+}
+
+function onTwist(event: Event): boolean {
+  return event.target instanceof Element && event.target.closest(".lv-twist") !== null;
+}
