@@ -70,8 +70,7 @@ def wait_until_ready(server: subprocess.Popen[bytes], port: int, token: str) -> 
     raise SystemExit(f"demo: JupyterLab did not answer within {SECONDS_TO_START} s")
 
 
-def announce(url: str) -> None:
-    port = url.split(":")[2].split("/")[0]
+def announce(port: int, url: str) -> None:
     if has_screen(os.environ) and webbrowser.open(url):
         print(f"demo: opened {url}", flush=True)
     else:
@@ -94,7 +93,7 @@ def main(notebook: str) -> int:
     signal.signal(signal.SIGTERM, lambda *_: server.terminate())
     wait_until_ready(server, port, token)
     url = f"http://127.0.0.1:{port}/lab/tree/{notebook}?token={token}"
-    threading.Thread(target=announce, args=(url,), daemon=True).start()
+    threading.Thread(target=announce, args=(port, url), daemon=True).start()
     return server.wait()
 
 
