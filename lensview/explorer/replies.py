@@ -1,0 +1,320 @@
+"""Replies: traces, trees and tiles in the shape of the explorer's messages.
+
+Owns the way from what the core gives to the dataclasses of `protocol.py`, and the limits that keep
+every message below `MAX_MESSAGE_BYTES`. It decides nothing and keeps nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import InputError, NotRecordedError
+from ..modules import ModuleRow
+from ..session import Session
+from ..sites import Site
+from ..tensors.labels import token_labels
+from ..tensors.tiles import Tile
+from ..traces.trace import Trace
+from .protocol import (
+    MAX_MESSAGE_BYTES,
+    PROTOCOL_VERSION,
+    Hello,
+    InterventionRow,
+    NextToken,
+    OutputsPage,
+    State,
+    TileParams,
+    TileReply,
+    TreePage,
+)
+from .rows import MAX_TEXT, TYPED
+from .runs import Latest, Runs
+
+PAGE_BYTES = 768 << 10
+"""Of a page of the tree or of shapes; the rest of a message is slack."""
+LABEL_BYTES = 192 << 10
+"""Of the prompt's token labels in a state."""
+MAX_NOTE = 2_000
+MAX_ROW_ERROR = 600
+_OVERHEAD = 8 << 10
+_SHORTEST_LABEL = 4
+PAD = "(pad)"
+
+
+def json_bytes(value: Any) -> int:
+    """The size of a value as the JSON that is sent."""
+    return len(json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace"))
+
+
+def strict(value: Any) -> Any:
+    """The same value for strict JSON: NaN and infinities as texts, no lone surrogates."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {strict(k): strict(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(v) for v in value]
+    return value
+
+
+def clip(text: str, most: int) -> str:
+    """At most `most` characters, the last an ellipsis where some were cut."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def fit_labels(labels: Sequence[str], budget: int) -> list[str]:
+    """Labels cut so that all together fit `budget` bytes; none at all where they cannot."""
+    most = max((len(label) for label in labels), default=0)
+    while most >= _SHORTEST_LABEL:
+        cut = [clip(label, most) for label in labels]
+        if json_bytes(cut) <= budget:
+            return cut
+        most //= 2
+    return []
+
+
+# --- state -----------------------------------------------------------------------------------
+
+
+def state_of(runs: Runs, selected: str) -> State:
+    """All that a view shows besides tree and tiles."""
+    with runs.lock:
+        latest, wanted = runs.latest, runs.wanted
+        rows = [e.row for e in wanted.entries]
+        busy, failure, prompt = runs.busy, runs.failure, wanted.prompt
+        stale = latest.trace is not None and latest.inputs is not wanted.inputs and not busy
+    tokenizer = runs.session.tokenizer
+    notes = [*latest.notes, *_labels_note(latest)]
+    if stale:
+        notes.insert(0, f"The values shown are still those of {_named(latest.inputs)}.")
+    if failure:
+        notes.insert(0, failure)
+    return State(
+        run=latest.run,
+        prompt=prompt,
+        selected=selected,
+        busy=busy,
+        tokens=_tokens(latest),
+        baseline=_labelled(latest.top_baseline, tokenizer),
+        edited=_labelled(latest.top_edited, tokenizer),
+        interventions=[_bounded(row) for row in rows],
+        notes=[clip(note, MAX_NOTE) for note in notes],
+    )
+
+
+def _named(inputs: Any) -> str:
+    return f"“{clip(inputs, 80)}”" if isinstance(inputs, str) else "the inputs given in code"
+
+
+def _tokens(latest: Latest) -> list[str]:
+    if latest.trace is None or latest.trace.tokens is None:
+        return []
+    return fit_labels(latest.trace.tokens.labels[0], LABEL_BYTES)
+
+
+def _labels_note(latest: Latest) -> list[str]:
+    tokens = None if latest.trace is None else latest.trace.tokens
+    if tokens is not None and tokens.labels[0] and not _tokens(latest):
+        return [f"The {len(tokens.labels[0]):,} tokens are too many to list."]
+    return []
+
+
+def _labelled(top: Sequence[NextToken], tokenizer: object | None) -> list[NextToken]:
+    texts = token_labels(tokenizer, [t.id for t in top])
+    return [NextToken(t.id, s, t.probability) for t, s in zip(top, texts, strict=True)]
+
+
+def _bounded(row: InterventionRow) -> InterventionRow:
+    return replace(
+        row,
+        site=clip(row.site, MAX_TEXT),
+        index=clip(row.index, MAX_TEXT),
+        value=clip(row.value, MAX_TEXT),
+        error=clip(row.error, MAX_ROW_ERROR),
+    )
+
+
+def hello(session: Session, modules: int, state: State) -> Hello:
+    """What a view gets first."""
+    return Hello(
+        version=PROTOCOL_VERSION,
+        title=session.title,
+        summary=session.summary,
+        modules=modules,
+        takes_text=session.tokenizer is not None,
+        operations=list(TYPED),
+        state=state,
+    )
+
+
+# --- the tree --------------------------------------------------------------------------------
+
+
+def tree_page(rows: Sequence[ModuleRow], offset: int, limit: int) -> TreePage:
+    """Rows from `offset` on, at most `limit` and as many as fit a message."""
+    classes: dict[str, int] = {}
+    page: list[list[Any]] = []
+    size = 0
+    for row in rows[offset : offset + limit]:
+        known = len(classes)
+        index = classes.setdefault(clip(row.class_name, 200), known)
+        weights = "" if row.weights is None else " x ".join(map(str, row.weights))
+        line = [row.name, row.depth, index, row.parameters, weights, clip(row.note, 400)]
+        size += json_bytes(line) + (json_bytes(row.class_name) if index == known else 0) + 2
+        if size > PAGE_BYTES and page:
+            break
+        page.append(line)
+    return TreePage(total=len(rows), offset=offset, classes=list(classes), rows=page)
+
+
+def outputs_page(rows: Sequence[ModuleRow], latest: Latest, offset: int, limit: int) -> OutputsPage:
+    """The shape of each row's output in the latest run."""
+    shapes: dict[str, int] = {}
+    indices: list[int] = []
+    recorded = _output_shapes(latest.trace)
+    size = 0
+    for row in rows[offset : offset + limit]:
+        text = recorded.get(row.path)
+        if text is not None and text not in shapes:
+            size += len(text) + 4
+            shapes[text] = len(shapes)
+        size += 8
+        if size > PAGE_BYTES and indices:
+            break
+        indices.append(-1 if text is None else shapes[text])
+    return OutputsPage(run=latest.run, offset=offset, shapes=list(shapes), rows=indices)
+
+
+def _output_shapes(trace: Trace | None) -> dict[str, str]:
+    """Module path to its output's shape; of several calls the first one's, and how many more."""
+    found: dict[str, str] = {}
+    more: dict[str, int] = {}
+    for text in trace.sites if trace is not None else ():
+        site = Site.parse(text)
+        if site.side != "output" or site.leaf or site.op is not None or trace is None:
+            continue
+        if site.path in found:
+            more[site.path] = more.get(site.path, 1) + 1
+        else:
+            found[site.path] = " x ".join(map(str, trace[text].shape)) or "scalar"
+    return {p: f"{s}, {more[p]} calls" if p in more else s for p, s in found.items()}
+
+
+# --- tiles and values ------------------------------------------------------------------------
+
+
+def tile_reply(session: Session, latest: Latest, wanted: TileParams) -> tuple[TileReply, bytes]:
+    """The tile of a site that the latest run recorded, and its cells.
+
+    Raises:
+        NotRecordedError, SiteError: the run does not have it; says why.
+        IndexError: index or window out of range.
+    """
+    trace, baseline = _traces(latest)
+    site = wanted.site
+    options: dict[str, Any] = {
+        "window": wanted.window,
+        "max_rows": wanted.max_rows,
+        "max_columns": wanted.max_columns,
+        "index": tuple(wanted.index),
+    }
+    shown = baseline if wanted.which == "baseline" else trace
+    if wanted.which == "difference":
+        tile = session.difference_tile(trace, baseline, site, **options)
+        stats = "edited minus baseline"
+    else:
+        tile = session.tile(shown, site, **options)
+        stats = session.stats(shown, site).line()
+    labels, note = _row_labels(shown, site, tile, wanted.index)
+    reply = TileReply(
+        site=site,
+        run=latest.run,
+        rows=tile.rows,
+        columns=tile.columns,
+        window=list(tile.window),
+        row_step=tile.row_step,
+        column_step=tile.column_step,
+        plane=list(tile.plane),
+        shape=list(tile.shape),
+        dtype=tile.dtype,
+        low=tile.low,
+        high=tile.high,
+        nan=tile.nan,
+        inf=tile.inf,
+        stats=stats,
+        row_labels=labels,
+        note="; ".join(n for n in (tile.note, note) if n),
+    )
+    return reply, tile.data
+
+
+def _traces(latest: Latest) -> tuple[Trace, Trace]:
+    if latest.trace is None or latest.baseline is None:
+        raise InputError("Nothing has run yet: give a prompt and run it.")
+    return latest.trace, latest.baseline
+
+
+_TOKEN_DIMS = 3
+"""Batch, tokens, features: only then is the plane of a batch row one row per token."""
+
+
+def _row_labels(trace: Trace, site: str, tile: Tile, index: Sequence[int]) -> tuple[list[str], str]:
+    """One label per source row of the tile's window, and a remark."""
+    tokens = trace.tokens
+    if tokens is None:
+        return [], ""
+    if len(tile.shape) != _TOKEN_DIMS or not trace.aligned(site):
+        return [], "" if len(tile.shape) < _TOKEN_DIMS else "rows are not tokens"
+    row = index[0] if index else 0
+    labels = [PAD] * tile.plane[0]
+    for column, label in zip(tokens.positions(row), tokens.labels[row], strict=True):
+        labels[column] = label
+    wanted = labels[tile.window[0] : tile.window[1]]
+    fitting = fit_labels(wanted, MAX_MESSAGE_BYTES - len(tile.data) - _OVERHEAD)
+    return fitting, "" if fitting or not wanted else "too many rows to label: zoom in"
+
+
+def value_text(
+    session: Session, latest: Latest, site: str, which: str, index: Sequence[int]
+) -> str:
+    """One element exactly, as text; of a difference also what it is made of."""
+    trace, baseline = _traces(latest)
+    if which == "baseline":
+        return session.value(baseline, site, index)
+    now = session.value(trace, site, index)
+    if which == "latest":
+        return now
+    before = session.value(baseline, site, index)
+    change = _element(trace[site], index) - _element(baseline[site], index)
+    return f"{change!r} ({before} → {now})"
+
+
+def _element(tensor: Tensor, index: Sequence[int]) -> float | complex:
+    value = tensor[tuple(index)].item()
+    return complex(value) if isinstance(value, complex) else float(value)
+
+
+def missing(latest: Latest, site: str, which: str) -> bool:
+    """Whether a run with `site` added may show what the latest run does not hold.
+
+    Raises:
+        NotRecordedError, SiteError: it would not; says why.
+    """
+    trace, baseline = _traces(latest)
+    holder = baseline if which == "baseline" else trace
+    try:
+        holder.record(site)
+    except NotRecordedError:
+        reason = holder.missed.get(str(Site.parse(site)), "left out")
+        if reason.startswith("left out"):
+            return True
+        raise
+    return False

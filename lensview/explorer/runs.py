@@ -1,0 +1,376 @@
+"""Runs: what an explorer is asked to run, and what its latest run saw.
+
+Owns the wanted inputs and interventions, the traces of the latest run with and without them, and
+the one procedure that goes from the first to the second. It knows no widget, no thread and no
+message; whoever calls `Runs.execute` chooses the thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from ..errors import InputError, InterventionError, LensError, RunCancelled
+from ..interventions import Intervention
+from ..session import Session
+from ..traces.trace import Trace
+from ..watch import Watch
+from .cells import cells
+from .jobs import model_lock
+from .protocol import NextToken
+from .rows import Entry
+
+MAX_BYTES = 512 << 20
+"""Of records that one run of an explorer keeps by default."""
+MAX_PROMPT = 50_000
+"""Characters of a prompt in an explorer."""
+MAX_EXTRA = 32
+TOP = 10
+
+
+@dataclass(frozen=True)
+class Latest:
+    """What the latest run saw. `run` counts runs; 0 before the first.
+
+    `baseline` is the run without interventions and `trace` the one with them: the same object
+    where none was on.
+    """
+
+    run: int = 0
+    trace: Trace | None = None
+    baseline: Trace | None = None
+    inputs: Any = None
+    interventions: tuple[Intervention, ...] = ()
+    top_baseline: tuple[NextToken, ...] = ()
+    top_edited: tuple[NextToken, ...] = ()
+    notes: tuple[str, ...] = ()
+    sites: tuple[str, ...] = ()
+    model_state: tuple[int, ...] = ()
+
+
+@dataclass
+class Wanted:
+    """What the next run is to do. `extra` are sites that were looked at besides `sites`."""
+
+    sites: tuple[str, ...]
+    inputs: Any = None
+    entries: list[Entry] = field(default_factory=list)
+    extra: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def prompt(self) -> str:
+        """The inputs as a person may edit them; "" where they are not one text."""
+        return self.inputs if isinstance(self.inputs, str) else ""
+
+
+class Runs:
+    """The runs of one explorer. Its attributes are read and set under `lock`.
+
+    Args:
+        session: runs the plans.
+        sites: what every run records, globs included.
+        max_bytes: of records that one trace keeps; sites beyond it are run again when looked at.
+        changed: called without arguments on the running thread when a run begins and ends.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        sites: Sequence[str],
+        max_bytes: int | None,
+        changed: Callable[[], None],
+    ) -> None:
+        self.session = session
+        self.anchor: Any = session.root
+        self.max_bytes = max_bytes
+        self._changed = changed
+        self.lock = threading.RLock()
+        self.wanted = Wanted(tuple(sites))
+        self.latest = Latest()
+        self.busy = ""
+        self.failure = ""
+
+    def want(self, inputs: Any) -> None:
+        """Run on these inputs from now on. An empty text means those given in code, if any.
+
+        Raises:
+            InputError: a text that is blank, longer than an explorer takes, or without a tokenizer.
+        """
+        with self.lock:
+            given = self.wanted.inputs
+            if inputs == "" and given is not None and not isinstance(given, str):
+                return
+            if isinstance(inputs, str):
+                self._check_text(inputs)
+            self.wanted.inputs = inputs
+
+    def _check_text(self, text: str) -> None:
+        if self.session.tokenizer is None:
+            raise InputError(
+                f"{self.session.title} has no tokenizer here, so it cannot run a text. Give one "
+                "(tokenizer=…, or --tokenizer with %lens), or run tensors from code: "
+                "explorer.run(inputs)."
+            )
+        if not text.strip():
+            raise InputError("The prompt is empty: type a text for the model to run on.")
+        if len(text) > MAX_PROMPT:
+            raise InputError(
+                f"The prompt has {len(text):,} characters; an explorer takes {MAX_PROMPT:,}. Use "
+                "lensview.trace for longer ones."
+            )
+
+    def record_too(self, site: str) -> bool:
+        """Record `site` as well from the next run on. False where the latest run was asked for
+        it already: another one would not show it either."""
+        with self.lock:
+            if site in self.latest.sites:
+                return False
+            while len(self.wanted.extra) >= MAX_EXTRA and site not in self.wanted.extra:
+                del self.wanted.extra[next(iter(self.wanted.extra))]
+            self.wanted.extra[site] = None
+            return True
+
+    def interventions(self) -> tuple[Intervention, ...]:
+        """Those that are on and can run, in order."""
+        with self.lock:
+            entries = self.wanted.entries
+            return tuple(e.intervention for e in entries if e.runs and e.intervention is not None)
+
+    def check(self) -> None:
+        """Mark every row with what is wrong with it, without running anything."""
+        with self.lock:
+            before = list(self.wanted.entries)
+        readable = [e for e in before if e.intervention is not None]
+        found = self.session.check([e.intervention for e in readable if e.intervention is not None])
+        errors = {e.row.id: text for e, text in zip(readable, found, strict=True)}
+        self._replace(before, [e.failed(errors.get(e.row.id, e.row.error)) for e in before])
+
+    def up_to_date(self) -> bool:
+        """Whether the latest run is what a run would do now, as far as can be told."""
+        with self.lock:
+            latest, wanted = self.latest, self.wanted
+            return (
+                latest.trace is not None
+                and latest.inputs is wanted.inputs
+                and latest.interventions == self.interventions()
+            )
+
+    def execute(self, watch: Watch, *, fresh: bool = True, again: bool = False) -> None:
+        """Run what is wanted, and keep what it saw as `latest`.
+
+        Where rows are on, the model runs without them and with them. A row that turns out not to
+        fit its value is marked and left out. With `fresh` false, the run without them is taken
+        from before where inputs, sites and the model are as they were. `again` runs on the inputs
+        of the latest run, whatever is wanted meanwhile.
+
+        Raises:
+            RunCancelled: nothing was kept.
+            LensError, Exception: nothing was kept.
+        """
+        self._set_busy("running")
+        try:
+            with model_lock(self.anchor, watch):
+                self._execute(watch, fresh, again)
+            self.failure = ""
+        finally:
+            self._set_busy("")
+
+    def tell(self) -> None:
+        """Say that rows have changed without a run."""
+        self._changed()
+
+    def _set_busy(self, what: str) -> None:
+        with self.lock:
+            self.busy = what
+        self._changed()
+
+    def _execute(self, watch: Watch, fresh: bool, again: bool) -> None:
+        self.check()
+        with self.lock:
+            before, asked = self.latest, list(self.wanted.entries)
+            inputs = before.inputs if again else self.wanted.inputs
+            sites = (*self.wanted.sites, *self.wanted.extra)
+        if inputs is None:
+            raise InputError("There is nothing to run yet: give a prompt.")
+        state = _fingerprint(self.anchor)
+        reuse = (
+            not fresh
+            and before.baseline is not None
+            and inputs is before.inputs
+            and (before.sites, before.model_state) == (sites, state)
+            and not _training(self.anchor)
+        )
+        on = [e for e in asked if e.runs]
+        parts = _parts(watch, ["baseline"] * (not reuse) + ["edited"] * bool(on))
+        if before.baseline is not None and reuse:
+            baseline = before.baseline
+        else:
+            baseline = self._trace(inputs, sites, (), next(parts))
+        trace, ran = baseline, on
+        if on:
+            watch.check()
+            trace, ran = self._edited(inputs, sites, on, next(parts))
+        watch.check()
+        latest = Latest(
+            run=before.run + 1,
+            trace=trace,
+            baseline=baseline,
+            inputs=inputs,
+            sites=sites,
+            model_state=state,
+            top_baseline=_top(baseline),
+        )
+        self._keep(latest, ran, asked)
+
+    def _trace(
+        self, inputs: Any, sites: Sequence[str], edits: Sequence[Intervention], watch: Watch
+    ) -> Trace:
+        return self.session.trace(
+            inputs, sites, tuple(edits), watch=watch, max_bytes=self.max_bytes
+        )
+
+    def _edited(
+        self, inputs: Any, sites: Sequence[str], on: list[Entry], watch: Watch
+    ) -> tuple[Trace, list[Entry]]:
+        """The trace with the rows that fit, and all rows with what they did or why they did not."""
+        faulty: list[Entry] = []
+        while True:
+            edits = [e.intervention for e in on if e.intervention is not None]
+            try:
+                trace = self._trace(inputs, sites, edits, watch)
+            except InterventionError as error:
+                wrong = _culprit(on, error)
+                if wrong is None:
+                    raise
+                on = [e for e in on if e is not wrong]
+                faulty.append(wrong.failed(str(error)))
+            else:
+                reports = zip(on, trace.reports, strict=True) if trace.reports else ()
+                return trace, [*(e.did(r.changed) for e, r in reports), *faulty]
+
+    def _keep(self, latest: Latest, ran: list[Entry], asked: list[Entry]) -> None:
+        on = tuple(e.intervention for e in ran if e.runs and e.intervention is not None)
+        assert latest.trace is not None
+        notes = (
+            *_notes(latest.trace, latest.inputs, self.anchor, bool(on), self.max_bytes),
+            *_idle(latest.trace),
+        )
+        latest = replace(
+            latest, interventions=on, top_edited=_top(latest.trace) if on else (), notes=notes
+        )
+        after = {e.row.id: e for e in ran}
+        with self.lock:
+            self.latest = latest
+            self._replace(asked, [after.get(e.row.id, e) for e in asked])
+
+    def _replace(self, before: Iterable[Entry], after: Iterable[Entry]) -> None:
+        """Put `after` in the place of `before`, except rows that were edited meanwhile."""
+        new = {id(b): a for b, a in zip(before, after, strict=True)}
+        with self.lock:
+            self.wanted.entries = [new.get(id(e), e) for e in self.wanted.entries]
+
+    def forget(self) -> None:
+        """Let go of the traces, the inputs and the interventions."""
+        with self.lock:
+            self.latest = Latest(run=self.latest.run)
+            self.wanted = Wanted(())
+
+
+@contextmanager
+def noting_failure(runs: Runs) -> Iterator[None]:
+    """Keep a failure's text as a note, for a run whose asker does not wait for it."""
+    try:
+        yield
+    except RunCancelled:
+        raise
+    except LensError as error:
+        runs.failure = f"The run failed: {error}"
+        raise
+    except Exception as error:
+        runs.failure = f"The run failed: {type(error).__name__}: {error}"
+        raise
+
+
+class _Part(Watch):
+    """The watch of one of several runs that make one: its progress is a share of the whole's, and
+    cancelling the whole cancels it."""
+
+    def __init__(self, whole: Watch, name: str, position: int, parts: int) -> None:
+        def progress(done: int, total: int, text: str) -> None:
+            said = f"{name}: {text}" if parts > 1 else text
+            whole.progress(done + position * total, total * parts, said)
+
+        super().__init__(progress)
+        self._whole = whole
+
+    @property
+    def cancelled(self) -> bool:
+        return self._whole.cancelled
+
+    def check(self) -> None:
+        self._whole.check()
+
+
+def _parts(watch: Watch, names: list[str]) -> Iterator[Watch]:
+    return (_Part(watch, name, i, len(names)) for i, name in enumerate(names))
+
+
+def _culprit(on: list[Entry], error: InterventionError) -> Entry | None:
+    """The row that an error of the forward is about: the only one whose operation it names."""
+    if len(on) == 1:
+        return on[0]
+    text = str(error)
+    named = [e for e in on if e.intervention and text.startswith(f"{e.row.operation} at ")]
+    exact = [e for e in named if e.intervention and f" at {e.intervention.site}" in text]
+    candidates = exact or named
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def _fingerprint(anchor: Any) -> tuple[int, ...]:
+    """Changes when the weights may have: a cell has run, or a parameter was written to."""
+    if not isinstance(anchor, nn.Module):
+        return (cells().count,)
+    versions = sum(p._version for p in anchor.parameters() if not p.is_inference())
+    return cells().count, versions
+
+
+def _training(anchor: Any) -> bool:
+    return isinstance(anchor, nn.Module) and any(m.training for m in anchor.modules())
+
+
+def _top(trace: Trace) -> tuple[NextToken, ...]:
+    if trace.logits is None:
+        return ()
+    return tuple(NextToken(t.id, t.text, t.probability) for t in trace.top(TOP))
+
+
+def _notes(
+    trace: Trace, inputs: Any, anchor: Any, edited: bool, limit: int | None
+) -> Iterator[str]:
+    if not isinstance(inputs, str):
+        yield "The inputs were given in code."
+    rows = 1 if trace.tokens is None else trace.tokens.ids.shape[0]
+    if rows > 1:
+        yield f"A batch of {rows}: tokens and next tokens are those of row 0."
+    if edited and _training(anchor):
+        yield (
+            "The model is in train mode: dropout alone makes the two runs differ. "
+            "Call model.eval() for a comparison."
+        )
+    left_out = sum(1 for reason in trace.missed.values() if reason.startswith("left out"))
+    if left_out and limit is not None:
+        yield (
+            f"{left_out} values were left out of the trace (limit {limit >> 20} MiB); selecting "
+            "one runs the model again for it."
+        )
+
+
+def _idle(trace: Trace) -> Iterator[str]:
+    for report in trace.reports:
+        if report.calls == 0:
+            yield f"{report.intervention} did nothing: the run did not pass there."
