@@ -122,7 +122,8 @@ def imports(path: Path, *, for_types: bool = True) -> Iterator[str]:
     only a type checker sees."""
     name = module_name(path)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(without(ast.parse(path.read_text(encoding="utf-8")), not for_types)):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree if for_types else without_type_blocks(tree)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -138,14 +139,12 @@ def imports(path: Path, *, for_types: bool = True) -> Iterator[str]:
             yield from (text for text in literals if isinstance(text, str))
 
 
-def without(tree: ast.Module, types: bool) -> ast.Module:
-    """The tree, less its blocks under TYPE_CHECKING where `types` is set."""
-    if types:
-        tree.body = [
-            part
-            for part in tree.body
-            if not (isinstance(part, ast.If) and ast.unparse(part.test) == "TYPE_CHECKING")
-        ]
+def without_type_blocks(tree: ast.Module) -> ast.Module:
+    tree.body = [
+        part
+        for part in tree.body
+        if not (isinstance(part, ast.If) and ast.unparse(part.test) == "TYPE_CHECKING")
+    ]
     return tree
 
 
