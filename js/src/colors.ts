@@ -11,8 +11,9 @@ import type { Theme } from "./theme";
 export interface Palette {
   /** ABGR words, as a little-endian ImageData holds them: from -limit over 0 (at 255) to limit. */
   words: Uint32Array;
-  /** What no number of the scale looks like: a chequer for NaN, one colour for infinities. */
-  nan: readonly [number, number];
+  /** What no number of the scale looks like. NaN is hatched with the other colour besides. */
+  nan: number;
+  hatch: number;
   inf: number;
 }
 
@@ -45,7 +46,8 @@ export function paletteOf(theme: Theme): Palette {
   const dark = theme === "dark";
   return {
     words,
-    nan: [word([255, 236, 61]), word([214, 0, 190])],
+    nan: word([255, 236, 61]),
+    hatch: word([214, 0, 190]),
     inf: word(dark ? [255, 255, 255] : [0, 0, 0]),
   };
 }
@@ -61,21 +63,14 @@ export function colorIndex(value: number, limit: number): number {
 /** The pixels of a tile, one word a cell. */
 export function colorCells(
   cells: Float32Array,
-  columns: number,
   limit: number,
   palette: Palette,
 ): Uint32Array {
   const pixels = new Uint32Array(cells.length);
   for (let i = 0; i < cells.length; i += 1) {
     const value = cells[i] ?? NaN;
-    if (Number.isFinite(value)) {
-      pixels[i] = palette.words[colorIndex(value, limit)] ?? 0;
-    } else if (Number.isNaN(value)) {
-      const row = Math.floor(i / columns);
-      pixels[i] = (row + (i - row * columns)) % 2 === 0 ? palette.nan[0] : palette.nan[1];
-    } else {
-      pixels[i] = palette.inf;
-    }
+    if (Number.isFinite(value)) pixels[i] = palette.words[colorIndex(value, limit)] ?? 0;
+    else pixels[i] = Number.isNaN(value) ? palette.nan : palette.inf;
   }
   return pixels;
 }

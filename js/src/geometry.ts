@@ -126,9 +126,9 @@ export function ticks(from: number, to: number, most: number): number[] {
 }
 
 /** The largest size a picture should have in a space: few cells do not become huge blocks. */
-export function fitted(space: Size, view: Window, largest: number): Size {
-  return {
-    width: Math.min(space.width, columnsIn(view) * largest),
-    height: Math.min(space.height, rowsIn(view) * largest),
-  };
+export function fitted(space: Size, view: Window, largest: Size): Size {
+  const width = Math.min(space.width, columnsIn(view) * largest.width);
+  // Cells that could be square should be: a matrix of tokens by tokens is one.
+  const square = columnsIn(view) * largest.width < space.width ? largest.width : largest.height;
+  return { width, height: Math.min(space.height, rowsIn(view) * square) };
 }

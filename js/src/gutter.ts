@@ -41,7 +41,8 @@ export class Gutter {
           "data-row": String(row),
           title: label === null ? `row ${row}` : `${row}: ${label}`,
         }, label ?? String(row));
-        element.style.top = `${(row - view.row0 + 0.5) * rowHeight}px`;
+        const middle = (row - view.row0 + 0.5) * rowHeight;
+        element.style.top = `${Math.max(LINE / 2, Math.min(size.height - LINE / 2, middle))}px`;
         return element;
       }),
     );

@@ -129,7 +129,7 @@ export class Header {
     const problem = now.silence === "lost" ? LOST : now.problem;
     let text = problem;
     if (text === "" && (running || kernel.busy !== "")) {
-      const counted = progress && progress.total > 0 ? ` ${progress.done} / ${progress.total}` : "";
+      const counted = progress && progress.total > 0 ? ` · ${progress.done} of ${progress.total}` : "";
       text = now.notice || `${progress?.text ?? (kernel.busy || "Waiting for the kernel…")}${counted}`;
     }
     if (text === "") text = now.notice || summaryOf(now);

@@ -41,8 +41,8 @@ export class Heatbar {
     ], signal, (which) => { page.compare(which); });
     this.which.element.dataset["test"] = "which";
     this.element = h("div", { class: "lv-heatbar" },
-      this.site,
-      h("div", { class: "lv-tools" }, this.side.element, this.which.element, this.dims, this.reset),
+      h("div", { class: "lv-site-row" }, this.site, this.reset),
+      h("div", { class: "lv-tools" }, this.side.element, this.which.element, this.dims),
       this.facts);
   }
 
@@ -65,7 +65,7 @@ export class Heatbar {
       this.offer([]);
       return;
     }
-    const parts = [shapeText(reply.shape), reply.dtype, reply.note];
+    const parts = [shapeText(reply.shape), reply.dtype, reply.note.replace(/(\d) x (?=\d)/g, "$1 × ")];
     setText(this.facts, parts.filter((part) => part !== "").join(" · "));
     setAttribute(this.facts, "title", this.facts.textContent);
     this.offer(reply.shape);

@@ -19,7 +19,7 @@ import { Tiles } from "./tiles";
 const MOST_CELLS = 512;
 /** Tiles are asked for in steps of this many pixels, so that a resize asks rarely. */
 const GRAIN = 32;
-const LARGEST_CELL = 44;
+const LARGEST_CELL = { width: 44, height: 64 };
 const AXIS = 20;
 /** A picture of an earlier selection is dimmed when its successor takes longer than this. */
 const PATIENCE = 200;
@@ -79,6 +79,7 @@ export class Heatmap {
     this.element = h("section", { class: "lv-panel lv-heat", "aria-label": "Heatmap" },
       this.bar.element, area,
       h("div", { class: "lv-heat-foot" }, this.legend.element, this.readout.element, this.stats));
+    this.refresh();
     onResize(signal, this.stage, () => {
       this.ask();
       this.paintSoon();
@@ -150,8 +151,8 @@ export class Heatmap {
       return;
     }
     setAttribute(this.element, "data-state", status);
-    const { selected, kernel } = this.page.store.now;
-    const empty = selected === ""
+    const { hello, selected, kernel } = this.page.store.now;
+    const empty = hello === null ? "" : selected === ""
       ? "Select a module in the tree to see its values."
       : kernel.run === 0 ? "Run a prompt to see what passes here." : "";
     const problem = status === "error" ? this.tiles.problem : "";

@@ -1,7 +1,7 @@
 /** One row of the interventions table. Text fields commit on Enter or when they are left. */
 
 import { h, setAttribute, setText, show } from "./dom";
-import { exact } from "./format";
+import { exact, human } from "./format";
 import type { InterventionRow } from "./protocol";
 
 type Field = "enabled" | "site" | "operation" | "index" | "value";
@@ -87,7 +87,7 @@ export class InterventionView {
     this.value.disabled = row.operation === "zero";
     this.value.placeholder = EXAMPLES[row.operation] ?? "number";
     setAttribute(this.value, "title", row.locked ? "This value comes from code and has no text form" : null);
-    setText(this.changed, pending ? "…" : row.changed === null ? "–" : exact(row.changed));
+    setText(this.changed, pending ? "…" : row.changed === null ? "" : `Δ ${row.changed < 10_000 ? exact(row.changed) : human(row.changed)}`);
     setAttribute(this.changed, "title", row.changed === null
       ? "not run yet" : `${exact(row.changed)} elements changed in the latest run`);
     setText(this.error, row.error);

@@ -9,6 +9,9 @@ import { rowsOf, type PageState } from "./state";
 /** What "Add" starts with: scaling by 0 is the plainest question that one can ask of a site. */
 const FIRST = "scale";
 
+/** Column titles that are seen; the others explain themselves and are there to be heard. */
+const SAID = new Set(["operation", "index", "value"]);
+
 /** The rows with one of them changed. */
 export function withChange(
   rows: readonly InterventionRow[],
@@ -39,7 +42,7 @@ export class Interventions {
   private readonly list = h("div", { class: "lv-edits", role: "rowgroup" });
   private readonly views = new Map<string, InterventionView>();
   private readonly add = h("button", {
-    type: "button", class: "lv-button", "data-test": "add-intervention",
+    type: "button", class: "lv-button lv-small", "data-test": "add-intervention",
     title: "Add a row that scales the selected site by 0",
   }, "Add from selected site");
   private readonly pending = h("span", { class: "lv-pending", role: "status" });
@@ -52,17 +55,16 @@ export class Interventions {
     private readonly signal: AbortSignal,
   ) {
     const head = h("div", { class: "lv-edit lv-edit-head", role: "row" },
-      h("span", { role: "columnheader", class: "lv-sr" }, "enabled"),
-      ...["site", "operation", "index", "value", "changed", "remove"].map((title) =>
-        h("span", { role: "columnheader", class: `lv-edit-${title}` }, title)));
+      ...["enabled", "site", "operation", "index", "value", "changed", "remove"].map((title) =>
+        h("span", { role: "columnheader", class: SAID.has(title) ? `lv-edit-${title}` : "lv-sr" }, title)));
     this.table = h("div", { class: "lv-edit-table", role: "table", "aria-label": "Interventions" },
       h("div", { role: "rowgroup" }, head), this.list);
     this.element = h("section", {
       class: "lv-panel lv-interventions", "aria-label": "Interventions", "data-test": "interventions",
     },
-      h("h3", { class: "lv-title" }, "Interventions", this.pending),
-      h("div", { class: "lv-scroll", tabindex: "0", role: "group", "aria-label": "Interventions list" }, this.empty, this.table),
-      h("div", { class: "lv-edit-foot" }, this.add));
+      h("div", { class: "lv-titlebar" },
+        h("h3", { class: "lv-title" }, "Interventions", this.pending), this.add),
+      h("div", { class: "lv-scroll", tabindex: "0", role: "group", "aria-label": "Interventions list" }, this.empty, this.table));
     this.add.addEventListener("click", () => {
       const { selected, hello } = page.store.now;
       if (selected === "" || !hello) return;

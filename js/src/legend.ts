@@ -56,10 +56,16 @@ export class Legend {
     show(this.scale, limit !== null && limit > 0);
     show(this.range, limit !== null && limit > 0);
     show(this.none, limit === null || limit === 0);
-    setText(this.none, limit === null ? "no finite value" : "every finite value is 0");
+    setText(this.none, noScale(limit, nan, inf));
     setText(this.nan, `NaN × ${exact(nan)}`);
     setText(this.inf, `∞ × ${exact(inf)}`);
     show(this.nanChip, nan > 0);
     show(this.infChip, inf > 0);
   }
+}
+
+/** Why there is no scale to show. */
+function noScale(limit: number | null, nan: number, inf: number): string {
+  if (limit !== null) return nan + inf > 0 ? "every finite value is 0" : "every value is 0";
+  return inf === 0 ? "every value is NaN" : "no finite value";
 }

@@ -1,12 +1,12 @@
 /** Paints a tile on a canvas. Knows cells and pixels, not where they come from. */
 
-import { colorCells, fingerprint, type Palette } from "./colors";
+import { colorCells, cssColor, fingerprint, type Palette } from "./colors";
 import { h } from "./dom";
 import { boxOf, columnsIn, rowsIn, type Size, type Window } from "./geometry";
 import type { Tile } from "./tiles";
 
-/** From this many device pixels on, a cell's NaN is hatched and its infinity is written. */
-const DETAIL = 9;
+/** From this many device pixels on, a cell has room for the sign of an infinity. */
+const ROOM_FOR_SIGN = 22;
 const MOST_MARKS = 20_000;
 
 export interface Scene {
@@ -71,7 +71,7 @@ export class Picture {
     this.cells.height = rows;
     const context = this.cells.getContext("2d");
     if (!context) return null;
-    const pixels = colorCells(tile.cells, columns, limit, palette);
+    const pixels = colorCells(tile.cells, limit, palette);
     const image = context.createImageData(columns, rows);
     image.data.set(new Uint8ClampedArray(pixels.buffer));
     context.putImageData(image, 0, 0);
@@ -81,46 +81,54 @@ export class Picture {
   }
 }
 
-/** Where cells are large enough: hatch over NaN, a sign on infinities. */
+/** Hatch over NaN, run by run of cells, and a sign on infinities where there is room. */
 function markOdd(context: CanvasRenderingContext2D, scene: Scene, size: Size): void {
-  const { tile, view } = scene;
-  const { columns, row_step: rowStep, column_step: columnStep } = tile.reply;
-  const cellWidth = (size.width / columnsIn(view)) * columnStep;
-  const cellHeight = (size.height / rowsIn(view)) * rowStep;
-  if (cellWidth < DETAIL || cellHeight < DETAIL) return;
-  const hatch = hatching(context);
+  const { tile, view, palette } = scene;
+  const { rows, columns, row_step: rowStep, column_step: columnStep } = tile.reply;
+  const box = (row: number, from: number, to: number): [number, number, number, number] => {
+    const row0 = tile.window.row0 + row * rowStep;
+    const column0 = tile.window.column0 + from * columnStep;
+    const column1 = tile.window.column0 + to * columnStep;
+    return boxOf({ row0, row1: row0 + rowStep, column0, column1 }, size, view);
+  };
+  const [, , cellWidth, cellHeight] = box(0, 0, 1);
+  const roomy = cellWidth >= ROOM_FOR_SIGN && cellHeight >= ROOM_FOR_SIGN / 2;
+  const hatch = hatching(context, palette);
   context.font = `${Math.min(cellWidth / 2, cellHeight * 0.8, 22)}px sans-serif`;
   context.textAlign = "center";
   context.textBaseline = "middle";
   let marks = 0;
-  for (let i = 0; i < tile.cells.length && marks < MOST_MARKS; i += 1) {
-    const value = tile.cells[i] ?? 0;
-    if (Number.isFinite(value)) continue;
-    marks += 1;
-    const row0 = tile.window.row0 + Math.floor(i / columns) * rowStep;
-    const column0 = tile.window.column0 + (i % columns) * columnStep;
-    const cell = { row0, row1: row0 + rowStep, column0, column1: column0 + columnStep };
-    const [x, y, width, height] = boxOf(cell, size, view);
-    if (Number.isNaN(value)) {
-      context.fillStyle = hatch;
-      context.fillRect(x, y, width, height);
-    } else {
-      context.fillStyle = scene.palette.inf >>> 0 === 0xffffffff ? "#000" : "#fff";
-      context.fillText(value > 0 ? "+∞" : "−∞", x + width / 2, y + height / 2);
+  for (let row = 0; row < rows; row += 1) {
+    for (let column = 0; column < columns && marks < MOST_MARKS; column += 1) {
+      const value = tile.cells[row * columns + column] ?? 0;
+      if (Number.isFinite(value)) continue;
+      marks += 1;
+      if (Number.isNaN(value)) {
+        const from = column;
+        while (column + 1 < columns && Number.isNaN(tile.cells[row * columns + column + 1])) column += 1;
+        context.fillStyle = hatch;
+        context.fillRect(...box(row, from, column + 1));
+      } else if (roomy) {
+        const [x, y] = box(row, column, column + 1);
+        context.fillStyle = palette.inf === 0xffffffff ? "#000" : "#fff";
+        context.fillText(value > 0 ? "+∞" : "−∞", x + cellWidth / 2, y + cellHeight / 2);
+      }
     }
   }
 }
 
-function hatching(context: CanvasRenderingContext2D): CanvasPattern | string {
+/** Diagonal stripes that run on from cell to cell. */
+function hatching(context: CanvasRenderingContext2D, palette: Palette): CanvasPattern | string {
   const side = 8;
   const stamp = document.createElement("canvas");
   stamp.width = side;
   stamp.height = side;
+  const ground = cssColor(palette.nan);
   const brush = stamp.getContext("2d");
-  if (!brush) return "#ffec3d";
-  brush.fillStyle = "#ffec3d";
+  if (!brush) return ground;
+  brush.fillStyle = ground;
   brush.fillRect(0, 0, side, side);
-  brush.strokeStyle = "#d600be";
+  brush.strokeStyle = cssColor(palette.hatch);
   brush.lineWidth = 2.5;
   brush.beginPath();
   for (const offset of [-side, 0, side]) {
@@ -128,5 +136,5 @@ function hatching(context: CanvasRenderingContext2D): CanvasPattern | string {
     brush.lineTo(offset + side + 1, -1);
   }
   brush.stroke();
-  return context.createPattern(stamp, "repeat") ?? "#ffec3d";
+  return context.createPattern(stamp, "repeat") ?? ground;
 }

@@ -10,7 +10,7 @@ export function splitter(frame: HTMLElement, signal: AbortSignal): HTMLElement {
     class: "lv-splitter", role: "separator", tabindex: "0", "aria-orientation": "vertical",
     "aria-label": "Width of the tree", "aria-valuemin": String(LEAST), "aria-valuemax": String(MOST),
   });
-  let share = 38;
+  let share = 42;
   const set = (wanted: number): void => {
     share = Math.max(LEAST, Math.min(MOST, wanted));
     frame.style.setProperty("--lv-tree-share", `${share.toFixed(2)}%`);

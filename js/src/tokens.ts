@@ -78,12 +78,15 @@ function line(row: TokenRow, compare: boolean): HTMLElement {
   }, h("th", { scope: "row", class: "lv-token", title: `${visible(row.text)} (id ${row.id})` },
     h("bdi", { dir: "ltr" }, visible(row.text))), bar(row.baseline, "baseline"));
   if (compare) {
-    const moved = (row.edited ?? 0) - (row.baseline ?? 0);
-    element.append(bar(row.edited, "edited"),
-      h("td", { class: `lv-change ${moved > 0 ? "lv-up" : "lv-down"}`, title: "percentage points" },
-        changeText(row)));
+    element.append(bar(row.edited, "edited"), change(row));
   }
   return element;
+}
+
+function change(row: TokenRow): HTMLElement {
+  const text = changeText(row);
+  const side = text.startsWith("▲") ? " lv-up" : text.startsWith("▼") ? " lv-down" : "";
+  return h("td", { class: `lv-change${side}`, title: "percentage points" }, text);
 }
 
 function bar(probability: number | null, kind: string): HTMLElement {

@@ -191,24 +191,21 @@ export class Tree {
     this.draw();
   }
 
+  /** Fill the rows in sight. A row keeps its element while it scrolls, so most are left alone. */
   private draw(): void {
     const { visible } = this.page.tree;
     const height = this.grid.clientHeight;
     const first = Math.max(0, Math.floor(this.grid.scrollTop / ROW) - AHEAD);
     const length = height > 0 ? Math.ceil(height / ROW) + 2 * AHEAD : UNMEASURED;
-    const wanted: number[] = [];
-    for (let at = first; at < Math.min(visible.length, first + length); at += 1) wanted.push(at);
-    if (this.active < visible.length && !wanted.includes(this.active)) wanted.push(this.active);
-    const selected = parseSite(this.page.store.now.selected);
-    const selectedRow = this.page.store.now.selected === "" ? -1 : this.page.tree.find(selected.path);
-    while (this.pool.length < wanted.length) {
-      const view = new TreeRowView(`${this.id}-${this.pool.length}`, ROW);
-      this.pool.push(view);
-      this.body.append(view.element);
-    }
+    const last = Math.min(visible.length, first + length);
+    this.grow(length + 1);
+    const slots = new Map<number, number>();
+    for (let at = first; at < last; at += 1) slots.set(at % length, at);
+    // The last slot is for an active row that is out of sight.
+    if (this.active < first || this.active >= last) slots.set(length, this.active);
     let activeId: string | null = null;
-    this.pool.forEach((view, i) => {
-      const at = wanted[i];
+    this.pool.forEach((view, slot) => {
+      const at = slots.get(slot);
       const row = at === undefined ? undefined : visible[at];
       if (at === undefined || row === undefined) {
         view.hide();
@@ -217,10 +214,23 @@ export class Tree {
       const active = at === this.active;
       if (active) activeId = view.element.id;
       view.update(this.page.tree, row, {
-        at, active, selected: row === selectedRow, query: this.search.value.trim(),
+        at, active, selected: row === this.selectedRow(), query: this.search.value.trim(),
       });
     });
     setAttribute(this.grid, "aria-activedescendant", activeId);
+  }
+
+  private grow(length: number): void {
+    while (this.pool.length < length) {
+      const view = new TreeRowView(`${this.id}-${this.pool.length}`, ROW);
+      this.pool.push(view);
+      this.body.append(view.element);
+    }
+  }
+
+  private selectedRow(): number {
+    const { selected } = this.page.store.now;
+    return selected === "" ? -1 : this.page.tree.find(parseSite(selected).path);
   }
 }
 

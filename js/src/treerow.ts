@@ -5,7 +5,7 @@ import { exact, human } from "./format";
 import { siteOf } from "./sites";
 import type { TreeModel } from "./treemodel";
 
-const INDENT = 13;
+const INDENT = 12;
 
 export interface RowLook {
   /** Position in the visible list. */
@@ -60,8 +60,8 @@ export class TreeRowView {
     setText(this.note, tree.note(row));
     mark(this.kind, tree.className(row), look.query);
     setText(this.parameters, human(tree.parameters(row)));
-    setText(this.weights, tree.weights(row));
-    setText(this.shape, tree.shape(row) || "–");
+    setText(this.weights, tight(tree.weights(row)));
+    setText(this.shape, tight(tree.shape(row)) || "–");
     this.shape.classList.toggle("lv-none", tree.shape(row) === "");
     setAttribute(this.parameters, "title", `${exact(tree.parameters(row))} parameters`);
     setAttribute(this.name, "title", site);
@@ -69,6 +69,11 @@ export class TreeRowView {
     setAttribute(this.weights, "title", tree.weights(row) || null);
     setAttribute(this.shape, "title", tree.shape(row) || "nothing recorded here in the latest run");
   }
+}
+
+/** "1 x 5 x 576" as "1×5×576". */
+function tight(shape: string): string {
+  return shape.replaceAll(" x ", "×");
 }
 
 /** Set a text with every occurrence of `query` marked. */
