@@ -32,7 +32,7 @@ pins:  ## write constraints.txt from .venv
 	@.venv/bin/python scripts/pins.py > constraints.new && mv constraints.new constraints.txt
 
 clean:  ## remove what was built; the demo model in its cache stays
-	rm -rf .venv js/node_modules dist build .mypy_cache .ruff_cache .pytest_cache test-results
+	rm -rf .venv js/node_modules dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis test-results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What the tests need beside what users need.

@@ -13,16 +13,18 @@ have_browser() {
 }
 have_font() { command -v fc-list >/dev/null && [ -n "$(fc-list : family 2>/dev/null)" ]; }
 
-missing=
-have_browser || missing=chromium
-have_font || missing="$missing fonts-dejavu-core fontconfig"
+missing=$(
+    have_browser || echo chromium
+    have_font || echo fonts-dejavu-core fontconfig
+)
+missing=$(echo $missing) # in one line
 [ -n "$missing" ] || exit 0
 
 remedy="install one, or name it: LENSVIEW_CHROMIUM=/path/to/chromium make test"
-command -v apt-get >/dev/null || fail "the browser tests need$missing, and there is no apt-get: $remedy."
+command -v apt-get >/dev/null || fail "the browser tests need $missing, and there is no apt-get: $remedy."
 root=
 if [ "$(id -u)" != 0 ]; then
-    sudo -n true 2>/dev/null || fail "the browser tests need: $missing. Type: sudo apt-get install $missing (or $remedy)."
+    sudo -n true 2>/dev/null || fail "the browser tests need $missing. Type: sudo apt-get install $missing (or $remedy)."
     root=sudo
 fi
 echo "browser: installing $missing"
