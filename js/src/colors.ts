@@ -56,8 +56,9 @@ export function paletteOf(theme: Theme): Palette {
 export function colorIndex(value: number, limit: number): number {
   if (Number.isNaN(value)) return -1;
   if (!(limit > 0)) return CENTRE;
-  const share = Math.max(-1, Math.min(1, value / limit));
-  return CENTRE + Math.round(share * CENTRE);
+  // Rounded by magnitude: a value and its negative are equally far from the centre.
+  const steps = Math.round(Math.min(1, Math.abs(value) / limit) * CENTRE);
+  return value < 0 ? CENTRE - steps : CENTRE + steps;
 }
 
 /** The pixels of a tile, one word a cell. */

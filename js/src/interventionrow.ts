@@ -26,7 +26,8 @@ export class InterventionView {
   private readonly index = text("index", "Index", "all");
   private readonly value = text("value", "Value");
   private readonly changed = h("span", { role: "cell", class: "lv-edit-changed", "data-field": "changed" });
-  private readonly error = h("div", { class: "lv-edit-error", role: "alert", "data-field": "error" });
+  private readonly error = h("span", { role: "alert", "data-field": "error" });
+  private readonly errorCell = h("div", { role: "cell", class: "lv-edit-error" }, this.error);
   private row: InterventionRow | null = null;
 
   constructor(
@@ -41,7 +42,7 @@ export class InterventionView {
     this.element = h("div", { class: "lv-edit", role: "row", "data-test": "intervention" },
       cell("enabled", this.enabled), cell("site", this.site), cell("operation", this.operation),
       cell("index", this.index), cell("value", this.value), this.changed, cell("remove", remove),
-      this.error);
+      this.errorCell);
     this.enabled.addEventListener("change", () => { this.commit("enabled", this.enabled.checked); }, { signal });
     this.operation.addEventListener("change", () => { this.commit("operation", this.operation.value); }, { signal });
     remove.addEventListener("click", () => { actions.remove(); }, { signal });
@@ -91,7 +92,7 @@ export class InterventionView {
     setAttribute(this.changed, "title", row.changed === null
       ? "not run yet" : `${exact(row.changed)} elements changed in the latest run`);
     setText(this.error, row.error);
-    show(this.error, row.error !== "");
+    show(this.errorCell, row.error !== "");
     setAttribute(this.element, "aria-invalid", row.error === "" ? null : "true");
   }
 }
