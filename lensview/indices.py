@@ -34,7 +34,7 @@ class At:
 
     def __str__(self) -> str:
         given = [(n, getattr(self, n)) for n in ("batch", "token", "head", "feature")]
-        return f"at({', '.join(f'{n}={index_text(i)}' for n, i in given if i is not None)})"
+        return f"at({', '.join(f'{n}={_item_text(i)}' for n, i in given if i is not None)})"
 
 
 Index = None | At | Item | tuple[Item, ...]

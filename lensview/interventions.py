@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .errors import InterventionError, NotRecordedError
+from .errors import InterventionError, NotRecordedError, near
 from .indices import Frame, Index, Region, index_text, normal, regions
 from .sites import Site, glob_pattern
 
@@ -211,8 +211,8 @@ def _patch_source(text: str, source: Any) -> PatchSource:
             found[str(site)] = source[key]
     if not found:
         raise NotRecordedError(
-            f"patch: the source holds no {wanted}; it holds {', '.join(list(source)[:8]) or 'nothing'}"
-            f"{', …' if len(source) > 8 else ''}. Record it there first."
+            f"patch: the source holds no {wanted} among its {len(source)} sites."
+            f"{near(str(wanted), source)} Record it there first."
         )
     tokens = getattr(source, "tokens", None)
     return PatchSource(found, getattr(tokens, "mask", None))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from .sites import escape, join
@@ -65,11 +66,30 @@ def _walk(model: nn.Module) -> Iterator[tuple[str, str, int, nn.Module]]:
     stack: list[tuple[str, str, int, nn.Module, frozenset[int]]] = [("", "", 0, model, frozenset())]
     while stack:
         path, name, depth, module, above = stack.pop()
+        module = original(module)
         yield path, escape(name), depth, module
         inside = above | {id(module)}
-        for child_name, child in reversed(list(module._modules.items())):
-            if child is not None and id(child) not in inside:
+        for child_name, child in reversed(_children(module)):
+            if id(child) not in inside:
                 stack.append((join(path, child_name), child_name, depth + 1, child, inside))
+
+
+def original(module: nn.Module) -> nn.Module:
+    """The module that `torch.compile` wrapped, for one that it made; any other as it is.
+
+    The class is known by its name: importing it would load the whole compiler.
+    """
+    while type(module).__name__ == "OptimizedModule" and "_orig_mod" in module._modules:
+        inner = module._modules["_orig_mod"]
+        assert inner is not None
+        module = inner
+    return module
+
+
+def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    if isinstance(module, torch.jit.ScriptModule):
+        return []  # its parts run no Python; there is nothing to see in them
+    return [(name, child) for name, child in module._modules.items() if child is not None]
 
 
 def _parameter_owners(model: nn.Module) -> dict[int, int]:

@@ -6,6 +6,7 @@ tensors, so that it can be saved beside a trace or sent without pickle. It runs 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -110,7 +111,10 @@ def _written_value(value: Any, tensors: dict[str, Tensor]) -> Any:
             "mask": None if value.mask is None else kept(value.mask),
             "whole": None if value.whole is None else kept(value.whole),
         }
-    return value if value is None or isinstance(value, int) else float(value)
+    if value is None or isinstance(value, int):
+        return value
+    # JSON has no NaN and no infinities.
+    return float(value) if math.isfinite(value) else {"number": str(float(value))}
 
 
 def _read(body: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Intervention:
@@ -129,6 +133,8 @@ def _read_value(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return value
     if "tensor" in value:
         return tensors[value["tensor"]]
+    if "number" in value:
+        return float(value["number"])
 
     def named(name: str | None) -> Tensor | None:
         return None if name is None else tensors[name]

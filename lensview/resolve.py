@@ -13,9 +13,7 @@ from torch import nn
 
 from .errors import SiteError, near
 from .modules import CONTAINERS
-from .sites import Site, escape, glob_pattern, split_path
-
-_PREFIXES = {"module", "_orig_mod"}
+from .sites import Site, glob_pattern, split_path, without_wrappers
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,10 +74,8 @@ def find(path: str, modules: Mapping[str, nn.Module], text: str) -> str:
     """
     if path in modules:
         return path
-    plain = _without_prefixes(path)
-    for candidate in modules:
-        if _without_prefixes(candidate) == plain:
-            return candidate
+    if (plain := without_wrappers(path)) in modules:
+        return plain
     parent, _, last = path.rpartition(".")
     owner = modules.get(parent)
     if owner is not None and split_path(last)[0] in owner._parameters:
@@ -91,7 +87,3 @@ def find(path: str, modules: Mapping[str, nn.Module], text: str) -> str:
         f"There is no module {path!r} in this model.{near(path, modules)} "
         "lv.trace(model, …, sites='**') records every module's output."
     )
-
-
-def _without_prefixes(path: str) -> str:
-    return ".".join(escape(s) for s in split_path(path) if s not in _PREFIXES)

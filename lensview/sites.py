@@ -89,7 +89,7 @@ class Site:
 
     @property
     def is_glob(self) -> bool:
-        """Whether the path has wildcards: ``*`` within a segment, ``**`` across, ``?`` one letter."""
+        """Whether the path has wildcards: ``*`` and ``?`` within a name, ``**`` across dots."""
         return _GLOB.search(self.path) is not None
 
     def at_call(self, call: int | None) -> Site:
@@ -116,6 +116,11 @@ def split_path(path: str) -> list[str]:
     if not path:
         return []
     return [re.sub(r"\\(.)", r"\1", s) for s in _segments(path)]
+
+
+def without_wrappers(path: str) -> str:
+    """`path` without the names that DataParallel, DDP and ``torch.compile`` put into it."""
+    return ".".join(s for s in _segments(path) if s not in ("module", "_orig_mod"))
 
 
 def glob_pattern(path: str) -> re.Pattern[str]:

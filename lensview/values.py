@@ -142,7 +142,7 @@ def binder(forward: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str, 
     Where a call does not fit (the forward itself will say so), or there is no signature, positional
     arguments are named ``arg0``, ``arg1``, ….
     """
-    names, star = _positional_names(forward)
+    names, keywords, star = _parameter_names(forward)
 
     def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         fixed, rest = args[: len(names)], args[len(names) :]
@@ -158,19 +158,24 @@ def binder(forward: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str, 
         else:
             extra = None
         # Signature order, whichever way each argument was passed.
-        value.update((n, kwargs[n]) for n in names if n in kwargs)
+        value.update((n, kwargs[n]) for n in (*names, *keywords) if n in kwargs)
         value.update((n, v) for n, v in kwargs.items() if n not in value)
         return Arguments(value, positional, extra)
 
     return bind
 
 
-def _positional_names(forward: Callable[..., Any]) -> tuple[tuple[str, ...], str | None]:
+def _parameter_names(
+    forward: Callable[..., Any],
+) -> tuple[tuple[str, ...], tuple[str, ...], str | None]:
+    """The names that take positional arguments, the keyword-only ones, and ``*args``' own."""
     try:
         parameters = inspect.signature(forward).parameters.values()
     except (TypeError, ValueError):  # builtins have no signature; their arguments go unnamed
-        return (), None
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = tuple(p.name for p in parameters if p.kind in kinds)
-    star = next((p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL), None)
-    return names, star
+        return (), (), None
+    kind = inspect.Parameter
+    fixed = (kind.POSITIONAL_ONLY, kind.POSITIONAL_OR_KEYWORD)
+    names = tuple(p.name for p in parameters if p.kind in fixed)
+    keywords = tuple(p.name for p in parameters if p.kind is kind.KEYWORD_ONLY)
+    star = next((p.name for p in parameters if p.kind is kind.VAR_POSITIONAL), None)
+    return names, keywords, star

@@ -57,7 +57,7 @@ def prepare(model: nn.Module, inputs: Any, tokenizer: Any = None) -> Call:
 
 
 def input_device(model: nn.Module) -> torch.device:
-    """Where the model takes its inputs: an offloading hook's word, else its first weight's device."""
+    """Where the model takes its inputs: an offloading hook's word, else its first weight's."""
     hook = getattr(model, "_hf_hook", None)
     place = getattr(hook, "execution_device", None)
     if place is not None:

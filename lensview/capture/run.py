@@ -21,8 +21,7 @@ from ..modules import index
 from ..plan import Plan
 from ..resolve import Target, resolve
 from ..taps.hooks import Point, taps
-from ..tensors.labels import token_labels
-from ..traces.tokens import Tokens
+from ..traces.tokens import Tokens, speller
 from ..traces.trace import Parts, Trace, extracted
 from ..version import VERSION
 from ..watch import Watch
@@ -127,7 +126,7 @@ def run(
 
 
 def _forward(module: nn.Module, call: Call, points: list[Point]) -> Any:
-    with torch.no_grad(), eagerly(module), taps(points):
+    with torch.no_grad(), eagerly(module), taps(module, points):
         return module(*call.args, **call.kwargs)
 
 
@@ -204,7 +203,7 @@ def _trace(
             logits=_last_logits(module, output, call.tokens),
             output=output if plan.keep_output else None,
             meta=_meta(module, started),
-            spell=_speller(tokenizer),
+            spell=speller(tokenizer),
         )
     )
 
@@ -224,18 +223,6 @@ def _last_logits(module: nn.Module, output: Any, tokens: Tokens | None) -> Tenso
         last = positions.masked_fill(~tokens.mask, -1).max(1).values.clamp(min=0)
     with torch.inference_mode(False), torch.no_grad():
         return logits.detach()[rows.to(logits.device), last.to(logits.device)]
-
-
-def _speller(tokenizer: Any) -> Any:
-    if tokenizer is None:
-        return None
-
-    def spell(token: int) -> str:
-        text = tokenizer.decode([token])
-        # A piece of a character decodes to the replacement mark; its label shows the bytes.
-        return text if text and "\ufffd" not in text else token_labels(tokenizer, [token])[0]
-
-    return spell
 
 
 def _meta(module: nn.Module, started: float) -> dict[str, Any]:

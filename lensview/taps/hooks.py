@@ -42,6 +42,34 @@ class Point:
     passed: Callable[[], None] | None = None
 
 
+class _Run:
+    """One capture in progress on one thread."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self.root = root
+        self.failures: list[BaseException] = []
+
+    def is_current(self) -> bool:
+        """Whether a forward on this thread belongs to this run: not another thread's, and not that
+        of a capture of the same model which started inside it (that is a run of its own)."""
+        for run in reversed(_active.runs):
+            if run is self:
+                return True
+            if run.root is self.root:
+                return False
+        return False
+
+
+class _Active(threading.local):
+    """The captures in progress on each thread, outermost first."""
+
+    def __init__(self) -> None:
+        self.runs: list[_Run] = []
+
+
+_active = _Active()
+
+
 class _Tap:
     """The hooks of one point during one run.
 
@@ -49,10 +77,9 @@ class _Tap:
     tap (`__deepcopy__`), see another module than theirs, and do nothing.
     """
 
-    def __init__(self, point: Point, failures: list[BaseException]) -> None:
+    def __init__(self, point: Point, run: _Run) -> None:
         self.point = point
-        self.failures = failures
-        self.thread = threading.get_ident()
+        self.run = run
         self.calls = 0
         self.open: list[int] = []
         needs_names = point.edits["input"] or point.records["input"]
@@ -62,8 +89,8 @@ class _Tap:
         return self
 
     def foreign(self, module: nn.Module) -> bool:
-        """Whether this call is another thread's, or of a copy of our module."""
-        return module is not self.point.module or threading.get_ident() != self.thread
+        """Whether this call is another run's, or of a copy of our module."""
+        return module is not self.point.module or not self.run.is_current()
 
     def enter(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Before everyone's pre-hooks: count the call, edit its input."""
@@ -110,30 +137,31 @@ class _Tap:
                     value, changed = new, True
         except BaseException as error:
             # A model that catches errors of its parts must not hide ours.
-            self.failures.append(error)
+            self.run.failures.append(error)
             raise
         return value if changed else None
 
 
 @contextmanager
-def taps(points: Sequence[Point]) -> Iterator[None]:
-    """Hold hooks on the points' modules for the length of one run on this thread.
+def taps(root: nn.Module, points: Sequence[Point]) -> Iterator[None]:
+    """Hold hooks on the points' modules for the length of one run of `root` on this thread.
 
     On the way out, by whatever way, every module has the hooks that it had before.
 
     Raises:
         Whatever a visitor raised, also where the model itself caught it.
     """
-    failures: list[BaseException] = []
-    held = [(point.module, _Tap(point, failures)) for point in points]
+    run = _Run(root)
+    held = [(point.module, _Tap(point, run)) for point in points]
     try:
+        _active.runs.append(run)
         for module, tap in held:
             _install(module, tap)
         yield
     finally:
-        _remove_all(held)
-    if failures:
-        raise failures[0]
+        _remove_all(held, run)
+    if run.failures:
+        raise run.failures[0]
 
 
 def _install(module: nn.Module, tap: _Tap) -> None:
@@ -145,12 +173,13 @@ def _install(module: nn.Module, tap: _Tap) -> None:
         module.register_forward_hook(tap.edit, prepend=True)
 
 
-def _remove_all(held: Sequence[tuple[nn.Module, _Tap]]) -> None:
+def _remove_all(held: Sequence[tuple[nn.Module, _Tap]], run: _Run) -> None:
     """Remove by looking, not by handle: an interrupt between a registration and the keeping of its
     handle would leave a hook behind, and one during the removal itself starts it again."""
     interrupted: KeyboardInterrupt | None = None
     while True:
         try:
+            _active.runs[:] = [r for r in _active.runs if r is not run]
             for module, tap in held:
                 _remove(module, tap)
             break

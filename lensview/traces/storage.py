@@ -23,7 +23,7 @@ from torch import Tensor
 from ..errors import TraceFileError
 from ..plan import Plan
 from ..sites import Site
-from .tokens import Tokens
+from .tokens import Tokens, speller
 from .trace import InterventionReport, Parts, Record, Trace
 
 FORMAT = 1
@@ -98,7 +98,8 @@ def load(
     try:
         with safe_open(place, framework="pt", device=str(device)) as file:
             body = _body(place, file.metadata())
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            names = file.keys()
+            tensors = {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
         raise TraceFileError(
             f"{place} is no whole safetensors file ({error}): it was cut short, or is something "
@@ -225,10 +226,5 @@ def _trace(body: dict[str, Any], tensors: dict[str, Tensor], tokenizer: Any) -> 
 
 
 def _speller(spelt: dict[str, str], tokenizer: Any) -> Callable[[int], str]:
-    def spell(token: int) -> str:
-        known = spelt.get(str(token))
-        if known is not None:
-            return known
-        return f"#{token}" if tokenizer is None else str(tokenizer.decode([token]))
-
-    return spell
+    otherwise = speller(tokenizer) or (lambda token: f"#{token}")
+    return lambda token: spelt.get(str(token)) or otherwise(token)

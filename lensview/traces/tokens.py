@@ -5,10 +5,13 @@ Owns ids, mask and labels of one batch. Making labels from a tokenizer is `tenso
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
+
+from ..tensors.labels import token_labels
 
 
 class Token(NamedTuple):
@@ -37,3 +40,16 @@ class Tokens:
         """The columns of the real tokens of `row`, in order."""
         positions: list[int] = self.mask[row].nonzero().flatten().tolist()
         return positions
+
+
+def speller(tokenizer: Any) -> Callable[[int], str] | None:
+    """How `tokenizer` spells one id; a piece of a character, which decodes to a replacement mark,
+    is spelt by its label, which shows the bytes. None without a tokenizer."""
+    if tokenizer is None:
+        return None
+
+    def spell(token: int) -> str:
+        text: str = tokenizer.decode([token])
+        return text if text and "\ufffd" not in text else token_labels(tokenizer, [token])[0]
+
+    return spell

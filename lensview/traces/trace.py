@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import NotRecordedError, SiteError, near
 from ..interventions import Intervention
 from ..plan import Plan
-from ..sites import Site, glob_pattern
+from ..sites import Site, glob_pattern, without_wrappers
 from .tokens import Token, Tokens
 
 if TYPE_CHECKING:
@@ -142,6 +142,8 @@ class Trace(Mapping[str, Tensor]):
         site = Site.parse(text)
         records = self._parts.records
         found = records.get(str(site)) or self._same_site(site)
+        if found is None and (plain := without_wrappers(site.path)) != site.path:
+            return self.record(str(site.at_path(plain)))
         if found is not None:
             return found
         calls = self._parts.calls.get(str(site.at_call(None)), 0)

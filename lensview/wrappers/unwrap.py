@@ -13,6 +13,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from ..modules import original
+
 
 def unwrap(model: Any) -> nn.Module:
     """The single module under any number of DataParallel, DDP and compiled wrappers.
@@ -26,19 +28,12 @@ def unwrap(model: Any) -> nn.Module:
         if not isinstance(model, nn.Module):
             kind = type(model).__name__
             raise TypeError(f"lensview looks inside an nn.Module; this is a {kind}: {model!r:.80}")
-        inner = model._modules.get(_inner_name(model) or "")
-        if inner is None:
+        inner = original(model)
+        if isinstance(inner, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            inner = inner.module
+        if inner is model:
             return model
         model = inner
-
-
-def _inner_name(model: nn.Module) -> str | None:
-    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        return "module"
-    # By name: importing the class would load the whole compiler.
-    if type(model).__name__ == "OptimizedModule" and "_orig_mod" in model._modules:
-        return "_orig_mod"
-    return None
 
 
 @contextmanager
@@ -48,7 +43,7 @@ def eagerly(model: nn.Module) -> Iterator[None]:
     Hooks on a compiled module run by luck: those added after its first call may never fire.
     """
     compiled = any(
-        m._compiled_call_impl is not None or _inner_name(m) == "_orig_mod" for m in model.modules()
+        m._compiled_call_impl is not None or original(m) is not m for m in model.modules()
     )
     stance = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
     with cast(Any, stance):
