@@ -51,7 +51,7 @@ class Notebook:
 
     def run(self, source: str) -> tuple[str, list[RichOutput]]:
         with capture_output() as captured:
-            self.shell.run_cell(source, store_history=True)  # type: ignore[no-untyped-call]
+            self.shell.run_cell(source, store_history=True)
         return captured.stdout + captured.stderr, captured.outputs
 
     def explorer(self) -> Explorer:
@@ -62,7 +62,7 @@ class Notebook:
 
 @pytest.fixture
 def notebook() -> Iterator[Notebook]:
-    shell = start_shell() or InteractiveShell.instance()  # type: ignore[no-untyped-call]
+    shell = start_shell() or InteractiveShell.instance()
     shell.reset()
     shell.run_line_magic("load_ext", "lensview")
     yield Notebook(shell)

@@ -12,8 +12,10 @@ daemons and end at `Jobs.close`; idle, they hold nothing but the queue.
 from __future__ import annotations
 
 import contextvars
+import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -219,7 +221,7 @@ class Jobs:
     def answer(self, reply: Ok | Failed) -> None:
         """Answer a request that needs no job."""
         with self._voice:
-            self._emit(reply, ())
+            self._give(reply)
 
     # -- the queue, under the lock
 
@@ -234,7 +236,7 @@ class Jobs:
                 with self._voice:
                     if old.settled:
                         continue
-                    self._emit(Cancelled(old.id, NEWER), ())
+                    self._give(Cancelled(old.id, NEWER))
                     old.id = job.id
                 return True
         return False
@@ -350,10 +352,17 @@ class Jobs:
             if first and reply is None:
                 job.cancelled = reason
             if first and job.id:
-                self._emit(reply or Cancelled(job.id, reason), buffers)
+                self._give(reply or Cancelled(job.id, reason), buffers)
         if not keep_open:
             job.work = None
             job.done.set()
+
+    def _give(self, reply: Reply, buffers: Sequence[bytes] = ()) -> None:
+        try:
+            self._emit(reply, buffers)
+        except Exception:
+            # The way to the page is broken; the work is not, and the thread goes on.
+            traceback.print_exc(file=sys.stderr)
 
     def _progress(self, job: Job, done: int, total: int, text: str) -> None:
         now = time.monotonic()
@@ -364,7 +373,7 @@ class Jobs:
     def _say(self, job: Job, done: int, total: int, text: str) -> None:
         with self._voice:
             if job.id and not job.settled:
-                self._emit(Progress(job.id, done, total, text), ())
+                self._give(Progress(job.id, done, total, text))
 
 
 def _step_of(end: float | None) -> float:

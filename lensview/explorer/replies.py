@@ -72,7 +72,7 @@ def clip(text: str, most: int) -> str:
 
 def fit_labels(labels: Sequence[str], budget: int) -> list[str]:
     """Labels cut so that all together fit `budget` bytes; none at all where they cannot."""
-    most = max((len(label) for label in labels), default=0)
+    most = max([_SHORTEST_LABEL, *map(len, labels)])
     while most >= _SHORTEST_LABEL:
         cut = [clip(label, most) for label in labels]
         if json_bytes(cut) <= budget:

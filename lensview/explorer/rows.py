@@ -33,7 +33,9 @@ MAX_ROWS = 100
 MAX_TEXT = 400
 """Characters of a site, an index or a value in a row."""
 
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf|nan)")
+_NUMBER = re.compile(
+    r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf|nan)", re.ASCII
+)
 _FIELDS = {
     "id": str,
     "enabled": bool,
@@ -181,14 +183,14 @@ def _same(intervention: Intervention, entry: Entry) -> bool:
 def _number(text: str, what: str) -> int | float:
     if not _NUMBER.fullmatch(text):
         raise InterventionError(f"{what} takes a number, such as 0.5 or -2, not {text!r}.")
-    return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+    return int(text) if text.lstrip("+-").isdigit() else float(text)
 
 
 def _clamp(site: str, text: str, index: Any) -> Intervention:
     ends = [t.strip() for t in text.split(",")]
     if len(ends) != 2:
         raise InterventionError(f"clamp takes 'low, high', such as -1, 1; not {text!r}.")
-    low, high = (float(_number(t, "clamp")) if t else None for t in ends)
+    low, high = (_number(t, "clamp") if t else None for t in ends)
     return clamp(site, low, high, index)
 
 

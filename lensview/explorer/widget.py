@@ -237,13 +237,14 @@ class Explorer(anywidget.AnyWidget):
 
     @traitlets.validate("prompt")
     def _check_prompt(self, proposal: Any) -> str:
-        if not self._quiet:
+        if not self._quiet and proposal["value"].strip():
             self._open().want(proposal["value"])
         return str(proposal["value"])
 
     @traitlets.observe("prompt")
     def _on_prompt(self, change: Any) -> None:
-        if not self._quiet:
+        # A cleared text box that is linked to the prompt clears it; there is nothing to run.
+        if not self._quiet and change["new"].strip():
             self._handlers.submit_run()
 
     @traitlets.validate("interventions")
