@@ -10,9 +10,7 @@ const TICK_ROOM = 52;
 
 /** The label of a source row, or null where rows are no tokens. */
 export function rowLabel(reply: TileReply, row: number): string | null {
-  const { row_labels: labels, plane } = reply;
-  if (labels.length === 0) return null;
-  const label = labels.length === plane[0] ? labels[row] : labels[row - (reply.window[0] ?? 0)];
+  const label = reply.row_labels[row - (reply.window[0] ?? 0)];
   return label === undefined ? null : visible(label);
 }
 

@@ -79,11 +79,14 @@ export class Page {
     const { run } = this.store.now.kernel;
     if (run === 0 || this.tree.length === 0) return;
     try {
-      for (let offset = 0; offset < this.tree.length; offset += PAGE_ROWS) {
+      let offset = 0;
+      while (offset < this.tree.length) {
         const { result } = await this.ask("outputs", { offset, limit: PAGE_ROWS }, { key: "outputs" });
         const texts = result.rows.map((at) => (at < 0 ? "" : (result.shapes[at] ?? "")));
         this.tree.setShapes(offset, texts);
+        // A page may hold fewer rows than were asked for: its size is limited too.
         if (texts.length === 0) break;
+        offset += texts.length;
       }
       this.store.set({ shapesOf: run });
     } catch (error) {

@@ -319,3 +319,25 @@ describe("the host", () => {
     second.remove();
   });
 });
+
+describe("shapes", () => {
+  it("come in pages of whatever length, and are those of the latest run", async () => {
+    serve(model, { ...HELLO, state: RUN });
+    const answer = model.kernel;
+    model.kernel = (request) => {
+      if (request.method !== "outputs") {
+        answer(request);
+        return;
+      }
+      const offset = Number(request.params["offset"]);
+      model.ok(request, { run: 1, offset, shapes: [`row ${offset}`], rows: [0, -1, 0].slice(0, ROWS.length - offset) });
+    };
+    open();
+    await settled();
+    await settled();
+    const asked = model.sent.filter(({ method }) => method === "outputs").map(({ params }) => params["offset"]);
+    expect(asked).toEqual([0, 3, 6]);
+    expect(one('[data-site="model.layers.0"] .lv-cell-shape').textContent).toBe("row 3");
+    expect(one('[data-site="lm_head"] .lv-cell-shape').textContent).toBe("–");
+  });
+});
