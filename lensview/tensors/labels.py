@@ -1,28 +1,15 @@
-r"""Token labels: one short plain text per token id, for axes, tables and hover texts.
+"""Token labels: one short plain text per token id, for axes, tables and hover texts.
 
-Owns the notation below and its promise: a label depends on the tokenizer and the id alone, is
-never blank, and no two ids of a tokenizer share one. A label is text, never markup; whoever shows
-it sets it as text.
+Owns the promise: a label depends on the tokenizer and the id alone, is never blank, and no two
+ids of a tokenizer share one. A label is text, never markup; whoever shows it sets it as text. The
+characters of a token are written in the notation of `notation.py`; beyond it stand
 
-The notation, in a token's own text:
-
-=======================  ======================================================================
-``·`` ``⏎`` ``⇥`` ``␍``  a space, a newline, a tab, a carriage return
-``\u202e``               a character that would be invisible or would rearrange its neighbours:
-                         other whitespace, controls, bidi and format characters, variation
-                         selectors, unassigned and private ones (``\U000e0001`` beyond four
-                         digits)
-``‹F0 9F›``              bytes that are no whole character by themselves (byte-level tokenizers),
-                         and the byte tokens of SentencePiece
-``◌́``                    a combining mark with nothing before it to sit on gets a carrier
-``…‹#123›``              a long token, cut; the id tells it from others
-``the‹#123›``            a token whose text another token has too
-``#123``                 an id with no text: no tokenizer, not in the vocabulary, an empty token
-=======================  ======================================================================
-
-A token that really contains one of these marks shows it as ``\u00b7`` and so on, and a backslash
-that would read as such an escape shows as ``\u005c``; so the notation can be read back, and
-different texts have different labels by construction.
+===============  ==============================================================================
+``‹0A›``         a byte token of SentencePiece
+``…‹#123›``      a long token, cut; the id tells it from others
+``the‹#123›``    a token whose text another token has too
+``#123``         an id with no text: no tokenizer, not in the vocabulary, an empty token
+===============  ==============================================================================
 """
 
 from __future__ import annotations
@@ -33,28 +20,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from .notation import render
+
 MAX_LABEL = 64
 """Longer labels are cut: `MAX_LABEL` characters, then ``…‹#id›``."""
 
-_SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
-_MARKS = frozenset("·⏎⇥␍‹›◌")
-_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zs", "Zl", "Zp"})
-_COMBINING = frozenset({"Mn", "Mc", "Me"})
-# Characters of other categories that a font draws as nothing, and the replacement character,
-# which a reader would take for bytes that could not be decoded.
-_ESCAPED = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\ufffd"
-    "\U000e0100-\U000e01ef]"
-)
-_LIKE_AN_ESCAPE = re.compile(r"\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
-_BYTE_RUN = re.compile("([\udc80-\udcff]+)")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _LIKE_AN_ID = re.compile(r"#(-?\d+)")
 _SENTENCE_PIECE_SPACE = "\u2581"
 
 
 def token_labels(tokenizer: object | None, ids: Iterable[int]) -> list[str]:
-    """One label per id, in the notation of this module.
+    """One label per id.
 
     Args:
         tokenizer: one of transformers or tokenizers, or any object with ``decode(list_of_ids)``.
@@ -186,51 +163,3 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _BYTES = _byte_alphabet()
-
-
-# --- text in the notation --------------------------------------------------------------------
-
-
-def render(text: str | bytes) -> str:
-    """`text` in the notation of this module; different texts give different results."""
-    if isinstance(text, bytes):
-        # Bytes that are not UTF-8 become the lone surrogates DC80 to DCFF, and runs of these
-        # are shown as bytes.
-        runs = _BYTE_RUN.split(text.decode("utf-8", "surrogateescape"))
-        return "".join(_bytes_text(r) if n % 2 else _render(r) for n, r in enumerate(runs))
-    return _render(text)
-
-
-def _bytes_text(run: str) -> str:
-    return f"‹{' '.join(f'{ord(c) - 0xDC00:02X}' for c in run)}›"
-
-
-def _render(text: str) -> str:
-    text = _LIKE_AN_ESCAPE.sub(r"\\u005c", text)
-    if text.isascii() and text.isprintable():
-        return text.replace(" ", "·")
-    shown: list[str] = []
-    bare = True  # nothing before that a combining mark could sit on
-    for character in text:
-        label = _character(character)
-        if label is not character:
-            shown.append(label)
-            bare = True
-        elif unicodedata.category(character) in _COMBINING:
-            shown.append("◌" + character if bare else character)
-            bare = False
-        else:
-            shown.append(character)
-            bare = False
-    return "".join(shown)
-
-
-def _character(character: str) -> str:
-    """The character itself where it can be seen, else its stand-in."""
-    if stand_in := _SHOWN.get(character):
-        return stand_in
-    hidden = unicodedata.category(character) in _HIDDEN_CATEGORIES
-    if hidden or character in _MARKS or _ESCAPED.match(character):
-        code = ord(character)
-        return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-    return character

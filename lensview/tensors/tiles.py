@@ -1,8 +1,7 @@
 """Tiles: the picture of a tensor that a screen has room for.
 
-Owns the plane that is shown of a tensor of any number of dims, and its reduction to a bounded
-number of cells where the tensor lives, before anything is copied off its device. Knows nothing
-of colours, messages or widgets.
+Owns the reduction of a plane to a bounded number of cells where the tensor lives, before anything
+is copied off its device. Knows nothing of colours, messages or widgets.
 """
 
 from __future__ import annotations
@@ -16,17 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .dense import (
-    dense,
-    difference,
-    dtype_text,
-    element,
-    full_shape,
-    is_integral,
-    is_magnitude,
-    real,
-    within,
-)
+from .dense import dtype_text, full_shape, is_integral, is_magnitude, real
+from .differences import difference
+from .elements import element
+from .planes import described_plane, plane, ragged_pads
 
 __all__ = ["MAX_TILE_BYTES", "Tile", "difference", "element", "plane", "tile"]
 
@@ -83,26 +75,6 @@ class Tile:
     note: str
 
 
-def plane(tensor: Tensor, index: Sequence[int] = ()) -> Tensor:
-    """The 2-D part of a tensor that is shown.
-
-    A 0-d tensor is (1, 1), a vector (1, n), a matrix itself. Of more dims the last two are shown,
-    and `index` fixes the leading ones. Nested tensors give the component that ``index[0]`` names
-    (ragged vectors: all of them, NaN after each one's end).
-
-    Args:
-        index: one int per leading dim; missing ones are 0, negatives count from the end.
-
-    Returns:
-        (rows, columns) on the tensor's device, in its dtype; a view where that is possible.
-
-    Raises:
-        IndexError: `index` is out of range, or longer than the leading dims.
-        TypeError: a kind of tensor that cannot be read.
-    """
-    return _plane(tensor, index)[0]
-
-
 def tile(
     tensor: Tensor,
     window: Sequence[int] | None = None,
@@ -126,7 +98,7 @@ def tile(
     """
     if min(max_rows, max_columns) < 1:
         raise ValueError(f"A tile has at least 1 x 1 cells, not {max_rows} x {max_columns}.")
-    source, remark = _plane(tensor, index)
+    source, remark = described_plane(tensor, index)
     height, width = source.shape
     bounds = _window(window, height, width)
     row0, row1, column0, column1 = bounds
@@ -153,62 +125,10 @@ def tile(
         dtype=dtype_text(tensor),
         low=low,
         high=high,
-        nan=nan - _ragged_pads(tensor),
+        nan=nan - ragged_pads(tensor),
         inf=inf,
         note="; ".join(n for n in notes if n),
     )
-
-
-# --- the plane -------------------------------------------------------------------------------
-
-
-def _plane(tensor: Tensor, index: Sequence[int]) -> tuple[Tensor, str]:
-    if tensor.is_nested:
-        return _nested_plane(tensor, index)
-    shape = tuple(tensor.shape)
-    leading = shape[:-2]
-    if len(index) > len(leading):
-        raise IndexError(
-            f"The index {tuple(index)} fixes {len(index)} leading dims, but a tensor of shape "
-            f"{shape} has {len(leading)} before the two that are shown."
-        )
-    flat, remark = dense(tensor)
-    chosen = tuple(within(i, dim, shape) for dim, i in enumerate(index))
-    if 0 in leading:
-        return flat.new_empty((0, shape[-1])), remark
-    chosen += (0,) * (len(leading) - len(chosen))
-    flat = flat[chosen]
-    return flat.reshape(1, -1) if flat.dim() < 2 else flat, remark
-
-
-def _nested_plane(tensor: Tensor, index: Sequence[int]) -> tuple[Tensor, str]:
-    parts = tensor.detach().unbind()
-    shape = full_shape(tensor)
-    ragged = ", ".join(str(p.shape[0]) for p in parts)
-    if not parts:
-        return torch.empty((0, 0), device=tensor.device), "nested tensor of no components"
-    if parts[0].dim() > 1:
-        first = within(index[0], 0, shape) if index else 0
-        inner, remark = _plane(parts[first], index[1:])
-        said = f"component {first} of a nested tensor of lengths {ragged}"
-        return inner, "; ".join(r for r in (said, remark) if r)
-    if index:
-        raise IndexError(f"The index {tuple(index)} fixes dims that shape {shape} does not have.")
-    padded = torch.nested.to_padded_tensor(
-        torch.nested.nested_tensor([real(dense(p)[0]) for p in parts]), math.nan
-    )
-    return padded, f"nested vectors of lengths {ragged}, NaN after each one's end"
-
-
-def _ragged_pads(tensor: Tensor) -> int:
-    """The NaN that `plane` adds after the ends of ragged vectors."""
-    if not tensor.is_nested or tensor.dim() != 2:
-        return 0
-    lengths = [p.shape[0] for p in tensor.unbind()]
-    return max(lengths) * len(lengths) - sum(lengths)
-
-
-# --- the reduction ---------------------------------------------------------------------------
 
 
 def _window(window: Sequence[int] | None, height: int, width: int) -> tuple[int, int, int, int]:

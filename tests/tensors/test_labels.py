@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from lensview.tensors.labels import MAX_LABEL, render, token_labels
+from lensview.tensors.labels import MAX_LABEL, token_labels
+from lensview.tensors.notation import render
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

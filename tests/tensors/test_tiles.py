@@ -8,7 +8,8 @@ import struct
 import pytest
 import torch
 
-from lensview.tensors.tiles import MAX_TILE_BYTES, Tile, plane, tile
+from lensview.tensors.planes import plane
+from lensview.tensors.tiles import MAX_TILE_BYTES, Tile, tile
 
 FLOAT8 = [
     torch.float8_e4m3fn,
@@ -268,35 +269,7 @@ def test_what_cannot_be_read_is_refused_by_name(tensor: torch.Tensor, said: str)
         tile(tensor)
 
 
-# --- planes ----------------------------------------------------------------------------------
-
-
-def test_planes_of_any_number_of_dims() -> None:
-    assert torch.equal(plane(torch.tensor(3.0)), torch.tensor([[3.0]]))
-    assert torch.equal(plane(torch.arange(4)), torch.arange(4)[None])
-    x = torch.arange(120).reshape(2, 3, 4, 5)
-    assert torch.equal(plane(x), x[0, 0])
-    assert torch.equal(plane(x, (1,)), x[1, 0])
-    assert torch.equal(plane(x, (1, -1)), x[1, 2])
-    assert plane(x).data_ptr() == x.data_ptr(), "no copy"
-    assert tile(x, index=(1, 2)).shape == (2, 3, 4, 5)
-
-
-@pytest.mark.parametrize(
-    ("shape", "index"),
-    [
-        ((2, 3, 4), (2,)),
-        ((2, 3, 4), (-3,)),
-        ((2, 3, 4), (0, 0)),
-        ((3, 4), (0,)),
-        ((4,), (0,)),
-        ((), (0,)),
-    ],
-)
-def test_planes_out_of_range(shape: tuple[int, ...], index: tuple[int, ...]) -> None:
-    with pytest.raises(IndexError) as caught:
-        tile(torch.zeros(shape), index=index)
-    assert str(shape) in str(caught.value)
+# --- edges ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
