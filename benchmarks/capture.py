@@ -36,7 +36,7 @@ def plain(model: nn.Module, ids: Tensor) -> Way:
 
 
 def hooks(model: nn.Module, ids: Tensor, sites: list[str] | None) -> Way:
-    """Hooks as people write them, each cloning its module's output; None: inputs too, all modules."""
+    """Hooks as people write them, cloning outputs; with None every module's, and its input."""
 
     def run() -> Any:
         kept: dict[str, Tensor] = {}

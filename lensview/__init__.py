@@ -27,9 +27,8 @@ from .plan import Plan
 from .session import LocalSession, Session
 from .sites import Site
 from .traces.compare import Diff
-from .traces.storage import load
 from .traces.tokens import Token, Tokens
-from .traces.trace import Trace
+from .traces.trace import Trace, load
 from .version import VERSION as __version__
 from .watch import Watch
 from .wrappers.findings import DistributedCaptureUnsupportedError

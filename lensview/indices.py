@@ -1,14 +1,11 @@
-"""Indices: which part of a tensor an intervention touches.
+"""Index: which part of a tensor an intervention touches, as data and as text.
 
-Owns the torch-style index and `lv.at`, as text and JSON and against a shape. Stricter than torch:
-an int keeps its dim, and whatever is out of range is an error, slices too; nothing is clipped, so
-an index that would quietly select nothing cannot exist.
+Owns the torch-style index and `lv.at`. What an index selects of a tensor is `regions.py`'s.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any
@@ -19,8 +16,6 @@ from torch import Tensor
 from .errors import InterventionError
 
 Item = int | slice | EllipsisType | tuple[int, ...]
-Grid = tuple[slice | list[int], ...]
-"""One item per dim; at most one is a list, so that a region is always a grid."""
 
 
 @dataclass(frozen=True)
@@ -38,31 +33,6 @@ class At:
 
 
 Index = None | At | Item | tuple[Item, ...]
-
-
-@dataclass(frozen=True)
-class Frame:
-    """What an index needs to know of a run besides the tensor's shape.
-
-    Attributes:
-        mask: bool (B, T), True at real tokens; None where the run has no tokens.
-        heads: how many heads the last dim holds at this site, or None where nobody knows.
-    """
-
-    mask: Tensor | None = None
-    heads: int | None = None
-
-
-@dataclass(frozen=True)
-class Region:
-    """One rectangular part of a tensor, and which row of the selection it is.
-
-    `row` is None where this region is the whole selection; otherwise it is the row that this
-    region stands for in it (token indices fall on other columns in each batch row).
-    """
-
-    grid: Grid
-    row: int | None = None
 
 
 def at(*, batch: Any = None, token: Any = None, head: Any = None, feature: Any = None) -> At:
@@ -124,166 +94,6 @@ def _item(item: Any) -> Item:
         "ints or '...'."
     )
 
-
-# --- against a shape -------------------------------------------------------------------------
-
-
-def regions(index: Index, shape: Sequence[int], frame: Frame, where: str) -> list[Region]:
-    """The parts of a tensor of `shape` that `index` selects.
-
-    Args:
-        where: the site's text, for messages.
-
-    Raises:
-        InterventionError: out of range, selects nothing, or names a dim the value does not have.
-    """
-    if index is None:
-        return [Region(tuple(slice(0, n, 1) for n in shape))]
-    if isinstance(index, At):
-        return _meaning(index, shape, frame, where)
-    return [Region(_grid(_aligned(index, len(shape), shape, where), shape, where))]
-
-
-def _aligned(index: Any, dims: int, shape: Sequence[int], where: str) -> list[Item]:
-    items: list[Item] = list(index if isinstance(index, tuple) else (index,))
-    given = sum(i is not Ellipsis for i in items)
-    if given > dims:
-        raise InterventionError(
-            f"{where}: the index [{index_text(index)}] has {given} dims, but the value has "
-            f"{dims}: shape {tuple(shape)}."
-        )
-    rest: list[Item] = [slice(None)] * (dims - given)
-    if Ellipsis in items:
-        i = items.index(Ellipsis)
-        return [*items[:i], *rest, *items[i + 1 :]]
-    return [*items, *rest]
-
-
-def _grid(items: Sequence[Item], shape: Sequence[int], where: str) -> Grid:
-    return tuple(
-        _bounded(item, n, f"dim {dim} of size {n} (shape {tuple(shape)})", where)
-        for dim, (item, n) in enumerate(zip(items, shape, strict=True))
-    )
-
-
-def _bounded(item: Item, size: int, what: str, where: str) -> slice | list[int]:
-    """`item` with ends counted from the front, all of it within `size`; `what` is for messages."""
-    if isinstance(item, int):
-        first = _position(item, size, what, where)
-        return slice(first, first + 1, 1)
-    if isinstance(item, tuple):
-        chosen = [_position(i, size, what, where) for i in item]
-        if len(set(chosen)) < len(chosen):
-            raise InterventionError(f"{where}: the list {list(item)} names an element twice.")
-        return chosen
-    assert isinstance(item, slice)
-    start = 0 if item.start is None else item.start
-    stop = size if item.stop is None else item.stop
-    if not (-size <= start <= size and -size <= stop <= size):
-        raise _out_of_range(index_text(item), what, where)
-    start, stop = (b + size if b < 0 else b for b in (start, stop))
-    if start >= stop and not (size == 0 and item == slice(None)):
-        raise InterventionError(f"{where}: index {index_text(item)} selects nothing of {what}.")
-    return slice(start, stop, item.step or 1)
-
-
-def _position(item: int, size: int, what: str, where: str) -> int:
-    if not -size <= item < size:
-        raise _out_of_range(str(item), what, where)
-    return item % size
-
-
-def _out_of_range(text: str, what: str, where: str) -> InterventionError:
-    return InterventionError(
-        f"{where}: index {text} is out of range for {what}. Indices are never clipped."
-    )
-
-
-def _meaning(index: At, shape: Sequence[int], frame: Frame, where: str) -> list[Region]:
-    items: list[Item] = [slice(None)] * len(shape)
-    if index.batch is not None:
-        _need(len(shape) >= 1, f"{where}: a 0-d value has no batch dim.")
-        items[0] = index.batch
-    if index.head is not None or index.feature is not None:
-        _features(index, shape, items, frame, where)
-    if index.token is None:
-        return [Region(_one_list(_grid(items, shape, where), where))]
-    return _tokens(index.token, shape, items, frame, where)
-
-
-def _need(true: bool, text: str) -> None:
-    if not true:
-        raise InterventionError(text)
-
-
-def _features(index: At, shape: Sequence[int], items: list[Item], frame: Frame, where: str) -> None:
-    if index.head is None:
-        _need(len(shape) >= 2, f"{where}: shape {tuple(shape)} has no feature dim after a batch.")
-        assert index.feature is not None
-        items[-1] = index.feature
-        return
-    _need(
-        frame.heads is not None,
-        f"{where}: heads are not known here (shape {tuple(shape)}). They are at the outputs of "
-        "q_proj, k_proj and v_proj and at the input of o_proj; elsewhere index the dim itself.",
-    )
-    heads = frame.heads or 1
-    width = shape[-1] // heads
-    chosen = _numbers(index.head, heads, f"the {heads} heads", where)
-    within = slice(None) if index.feature is None else index.feature
-    inside = _numbers(within, width, f"the {width} features of a head", where)
-    items[-1] = tuple(h * width + f for h in chosen for f in inside)
-
-
-def _numbers(item: Item, size: int, what: str, where: str) -> list[int]:
-    bounded = _bounded(item, size, what, where)
-    return bounded if isinstance(bounded, list) else list(range(size))[bounded]
-
-
-def _tokens(
-    token: Item, shape: Sequence[int], items: list[Item], frame: Frame, where: str
-) -> list[Region]:
-    mask = frame.mask
-    _need(mask is not None, f"{where}: this run has no tokens, so token {token} means nothing.")
-    assert mask is not None
-    _need(
-        tuple(shape[:2]) == tuple(mask.shape),
-        f"{where}: at(token=…) needs a value of dims (batch, token, …) = {tuple(mask.shape)}, but "
-        f"its shape is {tuple(shape)}.",
-    )
-    rows = _numbers(items[0], shape[0], f"the {shape[0]} batch rows", where)
-    columns: dict[int, list[int]] = {}
-    for r in rows:
-        real: list[int] = mask[r].nonzero().flatten().tolist()
-        what = f"the {len(real)} real tokens of row {r}"
-        columns[r] = [real[i] for i in _numbers(token, len(real), what, where)]
-    if all(columns[r] == columns[rows[0]] for r in rows):
-        grid = _grid([items[0], tuple(columns[rows[0]]), *items[2:]], shape, where)
-        return [Region(_one_list(grid, where))]
-    result = []
-    for position, r in enumerate(rows):
-        grid = _grid([r, tuple(columns[r]), *items[2:]], shape, where)
-        result.append(Region(_one_list(grid, where), position))
-    return result
-
-
-def _one_list(grid: Grid, where: str) -> Grid:
-    """Lists that are ranges become slices; then at most one list may be left."""
-    tidy = tuple(_as_slice(g) for g in grid)
-    _need(
-        sum(isinstance(g, list) for g in tidy) <= 1,
-        f"{where}: the index picks scattered elements in two dims; use one intervention for each.",
-    )
-    return tidy
-
-
-def _as_slice(item: slice | list[int]) -> slice | list[int]:
-    if isinstance(item, list) and item == list(range(item[0], item[0] + len(item))):
-        return slice(item[0], item[0] + len(item), 1)
-    return item
-
-
-# --- as text and JSON ------------------------------------------------------------------------
 
 _NUMBER = r"-?\d+"
 _SLICE = re.compile(rf"({_NUMBER})?\s*:\s*({_NUMBER})?(?:\s*:\s*({_NUMBER})?)?")

@@ -61,6 +61,20 @@ def tree(model: nn.Module) -> list[ModuleRow]:
     return rows
 
 
+def blocks(module: nn.Module) -> list[nn.Module]:
+    """The steps that a forward can be followed by: the members of its outermost lists of modules,
+    or, without any, its direct children."""
+    found: dict[int, nn.Module] = {}
+    waiting = [module]
+    while waiting:
+        current = waiting.pop()
+        if isinstance(current, (nn.ModuleList, nn.Sequential)):
+            found.update((id(m), m) for m in current.children())
+        else:
+            waiting.extend(current.children())
+    return list(found.values()) or list(module.children())
+
+
 def _walk(model: nn.Module) -> Iterator[tuple[str, str, int, nn.Module]]:
     """Depth first over all names; a module that contains itself is entered once per branch."""
     stack: list[tuple[str, str, int, nn.Module, frozenset[int]]] = [("", "", 0, model, frozenset())]

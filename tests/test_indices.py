@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lensview.errors import InterventionError
-from lensview.indices import Frame, at, index_text, normal, parse_index, regions
+from lensview.indices import at, index_text, normal, parse_index
+from lensview.regions import Frame, regions
 
 SHAPE = (2, 5, 4)
 

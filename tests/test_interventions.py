@@ -11,7 +11,8 @@ from torch import Tensor
 
 import lensview as lv
 from lensview.errors import InterventionError, NotRecordedError
-from lensview.indices import Frame
+from lensview.operations import apply
+from lensview.regions import Frame
 from lensview.sites import Site
 
 SITE = Site("x", call=0)
@@ -19,7 +20,7 @@ SITE = Site("x", call=0)
 
 def applied(edit: lv.Intervention, tensor: Tensor, frame: Frame | None = None) -> Tensor:
     before = tensor.clone()
-    result, changed = edit.apply(tensor, SITE, frame or Frame())
+    result, changed = apply(edit, tensor, SITE, frame or Frame())
     assert torch.equal(tensor.nan_to_num(), before.nan_to_num()), "the value itself was written to"
     assert result.dtype == tensor.dtype and result.device == tensor.device
     both = (result == before) | (result.isnan() & before.isnan())
@@ -60,7 +61,7 @@ def test_nan_is_zeroed_kept_by_clamp_and_not_counted_as_changed() -> None:
     assert applied(lv.zero("x"), tensor).tolist() == [[0, 0]]
     kept = applied(lv.clamp("x", 0, 1), tensor)
     assert kept.isnan().tolist() == [[True, False]]
-    _, changed = lv.patch("x", tensor).apply(tensor, SITE, Frame())
+    _, changed = apply(lv.patch("x", tensor), tensor, SITE, Frame())
     assert int(changed) == 0
 
 
@@ -79,13 +80,13 @@ def test_nan_is_zeroed_kept_by_clamp_and_not_counted_as_changed() -> None:
 def test_nothing_but_the_rule_broadcasts(value: Tensor, index: Any) -> None:
     for make in (lv.add, lv.scale, lv.put):
         with pytest.raises(InterventionError, match=r"at x: .*shape") as caught:
-            make("x", value, index).apply(torch.zeros(2, 5, 4), SITE, Frame())
+            apply(make("x", value, index), torch.zeros(2, 5, 4), SITE, Frame())
         assert str(tuple(value.shape)) in str(caught.value)
 
 
 def test_a_patch_needs_equal_shapes_and_reads_the_source_by_its_own_tokens() -> None:
     with pytest.raises(InterventionError, match="equal"):
-        lv.patch("x", torch.zeros(2, 6, 4)).apply(torch.zeros(2, 5, 4), SITE, Frame())
+        apply(lv.patch("x", torch.zeros(2, 6, 4)), torch.zeros(2, 5, 4), SITE, Frame())
     longer = torch.arange(7.0).reshape(1, 7, 1).expand(1, 7, 4)
     source = {"x": longer}
     mask = torch.ones(1, 5, dtype=torch.bool)
@@ -117,13 +118,13 @@ def test_whole_numbers_are_never_rounded_silently() -> None:
     ids, flags = torch.tensor([1, 2]), torch.tensor([True, False])
     for edit in (lv.scale("x", 2), lv.add("x", 0.5), lv.put("x", 1.5), lv.add("x", torch.ones(2))):
         with pytest.raises(InterventionError, match="round"):
-            edit.apply(ids, SITE, Frame())
+            apply(edit, ids, SITE, Frame())
     assert applied(lv.add("x", 3), ids).tolist() == [4, 5]
     assert applied(lv.put("x", torch.tensor([7, 8])), ids).tolist() == [7, 8]
     with pytest.raises(InterventionError):
-        lv.add("x", 1).apply(flags, SITE, Frame())
+        apply(lv.add("x", 1), flags, SITE, Frame())
     with pytest.raises(InterventionError, match="complex"):
-        lv.put("x", torch.ones(2, dtype=torch.complex64)).apply(torch.ones(2), SITE, Frame())
+        apply(lv.put("x", torch.ones(2, dtype=torch.complex64)), torch.ones(2), SITE, Frame())
 
 
 def test_what_makes_no_sense_is_refused_when_it_is_made() -> None:

@@ -13,12 +13,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import InterventionError, SiteError
-from ..indices import Frame
 from ..interventions import Intervention
+from ..operations import apply
+from ..regions import Frame
 from ..resolve import Target, resolve
 from ..sites import Site, split_path
 from ..taps.hooks import UNCHANGED, Visitor
-from ..traces.trace import InterventionReport
+from ..traces.parts import InterventionReport
 from ..values import get, main_path, replace
 
 
@@ -60,7 +61,7 @@ class Editor:
                 return UNCHANGED
             site = target.site.at_call(call)
             path, tensor = _tensor(site, value, edit.intervention)
-            new, changed = edit.intervention.apply(tensor, site, _fitting(frame, tensor))
+            new, changed = apply(edit.intervention, tensor, site, _fitting(frame, tensor))
             edit.calls += 1
             edit.changed.append(changed)
             return replace(value, path, new)

@@ -18,7 +18,7 @@ from ..modules import CONTAINERS
 from ..resolve import Target
 from ..sites import Site
 from ..taps.hooks import UNCHANGED
-from ..traces.trace import Record
+from ..traces.parts import Record
 from ..values import get, main_path
 
 

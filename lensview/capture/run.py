@@ -6,10 +6,9 @@ is `recorder.py`'s, what is changed `editor.py`'s, where hooks stand `taps/`'s.
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,18 +16,19 @@ from torch import Tensor, nn
 
 from ..errors import LensWarning
 from ..interventions import Intervention
-from ..modules import index
+from ..modules import blocks, index
 from ..plan import Plan
 from ..resolve import Target, resolve
 from ..taps.hooks import Point, taps
-from ..traces.tokens import Tokens, speller
-from ..traces.trace import Parts, Trace, extracted
-from ..version import VERSION
+from ..traces.parts import Parts
+from ..traces.tokens import speller
+from ..traces.trace import Trace, extracted
 from ..watch import Watch
 from ..wrappers.findings import refuse
 from ..wrappers.unwrap import eagerly, unwrap
 from .editor import Editor
 from .inputs import Call, prepare
+from .outcome import described, last_logits
 from .recorder import Recorder
 
 
@@ -167,20 +167,6 @@ def _follow(module: nn.Module, watch: Watch, at: Any, points: dict[int, Point]) 
         at(block).passed = step
 
 
-def blocks(module: nn.Module) -> list[nn.Module]:
-    """The steps that a forward can be followed by: the members of its outermost lists of modules,
-    or, without any, its direct children."""
-    found: dict[int, nn.Module] = {}
-    waiting = [module]
-    while waiting:
-        current = waiting.pop()
-        if isinstance(current, (nn.ModuleList, nn.Sequential)):
-            found.update((id(m), m) for m in current.children())
-        else:
-            waiting.extend(current.children())
-    return list(found.values()) or list(module.children())
-
-
 def _trace(
     module: nn.Module,
     plan: Plan,
@@ -200,48 +186,12 @@ def _trace(
             asked=recorder.asked(),
             reports=editor.reports(),
             tokens=call.tokens,
-            logits=_last_logits(module, output, call.tokens),
+            logits=last_logits(module, output, call.tokens),
             output=output if plan.keep_output else None,
-            meta=_meta(module, started),
+            meta=described(module, started),
             spell=speller(tokenizer),
         )
     )
-
-
-def _last_logits(module: nn.Module, output: Any, tokens: Tokens | None) -> Tensor | None:
-    """(B, V): the logits at each row's last real token, copied out of the output."""
-    logits = (
-        output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    )
-    if not isinstance(logits, Tensor) or logits.dim() != 3 or tokens is None:
-        return None
-    decoder = bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False))
-    rows = torch.arange(len(logits))
-    last = torch.full_like(rows, logits.shape[1] - 1)
-    if logits.shape[:2] == tokens.mask.shape and not decoder:
-        positions = torch.arange(logits.shape[1]).expand_as(tokens.mask)
-        last = positions.masked_fill(~tokens.mask, -1).max(1).values.clamp(min=0)
-    with torch.inference_mode(False), torch.no_grad():
-        return logits.detach()[rows.to(logits.device), last.to(logits.device)]
-
-
-def _meta(module: nn.Module, started: float) -> dict[str, Any]:
-    first = next(module.parameters(), None)
-    transformers = sys.modules.get("transformers")
-    return {
-        "model": type(module).__name__,
-        "name": str(getattr(getattr(module, "config", None), "_name_or_path", "") or ""),
-        "dtype": "" if first is None else str(first.dtype).removeprefix("torch."),
-        "device": "" if first is None else str(first.device),
-        "training": module.training,
-        "started": started,
-        "seconds": time.time() - started,
-        "versions": {
-            "lensview": VERSION,
-            "torch": str(torch.__version__),
-            **({"transformers": transformers.__version__} if transformers else {}),
-        },
-    }
 
 
 def _warn_of_idle(trace: Trace) -> None:

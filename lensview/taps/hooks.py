@@ -68,6 +68,9 @@ class _Active(threading.local):
 
 
 _active = _Active()
+_registering = threading.Lock()
+"""PyTorch numbers hooks by a counter that two threads can read at once, and one hook of a pair with
+the same number is lost without a word."""
 
 
 class _Tap:
@@ -92,7 +95,8 @@ class _Tap:
         """Whether this call is another run's, or of a copy of our module."""
         return module is not self.point.module or not self.run.is_current()
 
-    def enter(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    # `kwargs` is missing where a forward on another thread meets a hook that is half installed.
+    def enter(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:
         """Before everyone's pre-hooks: count the call, edit its input."""
         if self.foreign(module):
             return None
@@ -102,7 +106,7 @@ class _Tap:
         self.calls += 1
         return self._input(self.point.edits["input"], args, kwargs)
 
-    def seen(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def seen(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:
         """After everyone's pre-hooks: record the input that the module gets."""
         if self.foreign(module) or not self.open:
             return None
@@ -155,8 +159,9 @@ def taps(root: nn.Module, points: Sequence[Point]) -> Iterator[None]:
     held = [(point.module, _Tap(point, run)) for point in points]
     try:
         _active.runs.append(run)
-        for module, tap in held:
-            _install(module, tap)
+        with _registering:
+            for module, tap in held:
+                _install(module, tap)
         yield
     finally:
         _remove_all(held, run)
@@ -197,6 +202,9 @@ def _remove(module: nn.Module, tap: _Tap) -> None:
             (module._forward_hooks_with_kwargs, module._forward_hooks_always_called),
         ),
     ):
-        for key in [k for k, hook in hooks.items() if getattr(hook, "__self__", None) is tap]:
+        # A list first: another thread's run may add its hooks meanwhile.
+        for key, hook in list(hooks.items()):
+            if getattr(hook, "__self__", None) is not tap:
+                continue
             for table in (*extras, hooks):
                 table.pop(key, None)

@@ -23,8 +23,8 @@ from torch import Tensor
 from ..errors import TraceFileError
 from ..plan import Plan
 from ..sites import Site
-from .tokens import Tokens, speller
-from .trace import InterventionReport, Parts, Record, Trace
+from .parts import InterventionReport, Parts, Record
+from .tokens import Tokens, likeliest, speller
 
 FORMAT = 1
 """The newest format this version reads and the one it writes."""
@@ -33,8 +33,8 @@ _SPELT = 64
 """For how many of each row's likeliest tokens the text is kept, as the tokenizer is not."""
 
 
-def save(trace: Trace, path: str | PathLike[str]) -> None:
-    """Write `trace` to `path`.
+def write(parts: Parts, path: str | PathLike[str]) -> None:
+    """Write a trace to `path`.
 
     Tensors come back bit for bit, in their dtype, on the CPU; ones at several sites are stored
     once.
@@ -47,24 +47,24 @@ def save(trace: Trace, path: str | PathLike[str]) -> None:
 
     target = Path(path)
     table = _Table()
-    plan, named = trace.plan.to_json()
+    plan, named = parts.plan.to_json()
     body = {
         "format": FORMAT,
         "plan": plan,
         "sites": [
-            {"site": s, "leaf": list(trace.record(s).leaf), "tensor": table.put(s, trace[s])}
-            for s in trace.sites
+            {"site": s, "leaf": list(r.leaf), "tensor": table.put(s, r.tensor)}
+            for s, r in parts.records.items()
         ],
-        "missed": trace.missed,
-        "calls": dict(trace._parts.calls),
-        "asked": {k: list(v) for k, v in trace._parts.asked.items()},
-        "reports": [[r.calls, r.changed] for r in trace.reports],
-        "labels": None if trace.tokens is None else trace.tokens.labels,
-        "spelt": _spelt(trace),
-        "meta": trace.meta,
+        "missed": dict(parts.missed),
+        "calls": dict(parts.calls),
+        "asked": {text: list(sites) for text, sites in parts.asked.items()},
+        "reports": [[r.calls, r.changed] for r in parts.reports],
+        "labels": None if parts.tokens is None else parts.tokens.labels,
+        "spelt": _spelt(parts),
+        "meta": dict(parts.meta),
         "run": {
             name: table.put(f"//{name}", tensor)
-            for name, tensor in {**_run_tensors(trace), **_prefixed("plan/", named)}.items()
+            for name, tensor in {**_run_tensors(parts), **_prefixed("plan/", named)}.items()
         },
     }
     metadata = {"lensview": json.dumps(body, ensure_ascii=False, allow_nan=False)}
@@ -72,24 +72,8 @@ def save(trace: Trace, path: str | PathLike[str]) -> None:
     _replacing(target, lambda part: save_file(table.tensors, part, metadata))
 
 
-def load(
-    path: str | PathLike[str],
-    *,
-    tokenizer: Any = None,
-    device: str | torch.device = "cpu",
-) -> Trace:
-    """Read a trace that `Trace.save` wrote.
-
-    Args:
-        path: the file.
-        tokenizer: spells tokens beyond the likeliest ones, whose texts the file holds; without it
-            the others are written ``#id``.
-        device: where the tensors go.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        TraceFileError: the file is truncated, is not a trace, or is of a newer format.
-    """
+def read(path: str | PathLike[str], tokenizer: Any, device: str | torch.device) -> Parts:
+    """Read what `write` wrote; see `lensview.load`."""
     from safetensors import SafetensorError, safe_open
 
     place = Path(path)
@@ -106,7 +90,7 @@ def load(
             "else. Nothing was read."
         ) from error
     try:
-        return _trace(body, tensors, tokenizer)
+        return _parts(body, tensors, tokenizer)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise TraceFileError(f"{place} is not a trace as lensview writes it: {error!r}.") from error
 
@@ -127,9 +111,9 @@ class _Table:
         return known
 
 
-def _run_tensors(trace: Trace) -> dict[str, Tensor]:
-    found = {} if trace.tokens is None else {"ids": trace.tokens.ids, "mask": trace.tokens.mask}
-    return found if trace.logits is None else {**found, "logits": trace.logits}
+def _run_tensors(parts: Parts) -> dict[str, Tensor]:
+    found = {} if parts.tokens is None else {"ids": parts.tokens.ids, "mask": parts.tokens.mask}
+    return found if parts.logits is None else {**found, "logits": parts.logits}
 
 
 def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -150,11 +134,11 @@ def _storable(name: str, tensor: Tensor) -> Tensor:
     return ready
 
 
-def _spelt(trace: Trace) -> dict[str, str]:
-    if trace.logits is None:
+def _spelt(parts: Parts) -> dict[str, str]:
+    if parts.logits is None or parts.spell is None:
         return {}
-    rows = range(len(trace.logits))
-    return {str(t.id): t.text for row in rows for t in trace.top(_SPELT, row)}
+    rows = [likeliest(row, _SPELT, parts.spell) for row in parts.logits]
+    return {str(token.id): token.text for row in rows for token in row}
 
 
 def _replacing(target: Path, write: Callable[[str], None]) -> None:
@@ -194,7 +178,7 @@ def _body(place: Path, metadata: dict[str, str] | None) -> dict[str, Any]:
     return dict(body)
 
 
-def _trace(body: dict[str, Any], tensors: dict[str, Tensor], tokenizer: Any) -> Trace:
+def _parts(body: dict[str, Any], tensors: dict[str, Tensor], tokenizer: Any) -> Parts:
     own = {name: tensors[stored] for name, stored in body["run"].items()}
     named = {n.removeprefix("plan/"): t for n, t in own.items() if n.startswith("plan/")}
     plan = Plan.from_json(body["plan"], named)
@@ -209,19 +193,17 @@ def _trace(body: dict[str, Any], tensors: dict[str, Tensor], tokenizer: Any) -> 
         InterventionReport(i, calls, changed)
         for i, (calls, changed) in zip(plan.interventions, body["reports"], strict=True)
     )
-    return Trace(
-        Parts(
-            plan=plan,
-            records=records,
-            missed=body["missed"],
-            calls=body["calls"],
-            asked={k: tuple(v) for k, v in body["asked"].items()},
-            reports=reports,
-            tokens=tokens,
-            logits=own.get("logits"),
-            meta=body["meta"],
-            spell=_speller(body["spelt"], tokenizer),
-        )
+    return Parts(
+        plan=plan,
+        records=records,
+        missed=body["missed"],
+        calls=body["calls"],
+        asked={text: tuple(sites) for text, sites in body["asked"].items()},
+        reports=reports,
+        tokens=tokens,
+        logits=own.get("logits"),
+        meta=body["meta"],
+        spell=_speller(body["spelt"], tokenizer),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..tensors.labels import token_labels
@@ -40,6 +41,15 @@ class Tokens:
         """The columns of the real tokens of `row`, in order."""
         positions: list[int] = self.mask[row].nonzero().flatten().tolist()
         return positions
+
+
+def likeliest(logits: Tensor, k: int, spell: Callable[[int], str]) -> list[Token]:
+    """The `k` most probable tokens of one row of logits (V,), by a softmax in float32."""
+    likely = torch.softmax(logits.float(), -1).topk(min(k, logits.shape[-1]))
+    return [
+        Token(spell(i), i, p)
+        for i, p in zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
+    ]
 
 
 def speller(tokenizer: Any) -> Callable[[int], str] | None:

@@ -6,69 +6,21 @@ reports of interventions, and why a site is missing. It does not run, compare or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import NotRecordedError, SiteError, near
 from ..interventions import Intervention
-from ..plan import Plan
 from ..sites import Site, glob_pattern, without_wrappers
-from .tokens import Token, Tokens
-
-if TYPE_CHECKING:
-    from .compare import Diff
-
-
-@dataclass(frozen=True, eq=False)
-class Record:
-    """One value at one site.
-
-    Attributes:
-        site: canonical; its call is None where the module was called once.
-        tensor: the value at the moment it passed, a protected copy.
-        leaf: where in the whole value this tensor stood; () where it was the value itself.
-    """
-
-    site: Site
-    tensor: Tensor
-    leaf: tuple[str | int, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class InterventionReport:
-    """What became of one intervention.
-
-    Attributes:
-        intervention: as it was given.
-        calls: how many values it was applied to; 0 means that it did nothing.
-        changed: how many elements came out different from what went in.
-    """
-
-    intervention: Intervention
-    calls: int
-    changed: int
-
-
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """What a run hands over to make a `Trace`; see there for what each is."""
-
-    plan: Plan
-    records: Mapping[str, Record]
-    missed: Mapping[str, str] = field(default_factory=dict)
-    calls: Mapping[str, int] = field(default_factory=dict)
-    asked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    reports: tuple[InterventionReport, ...] = ()
-    tokens: Tokens | None = None
-    logits: Tensor | None = None
-    output: Any = None
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    spell: Callable[[int], str] | None = None
+from .compare import Diff
+from .parts import Parts, Record
+from .storage import read, write
+from .tokens import Token, likeliest
 
 
 class Trace(Mapping[str, Tensor]):
@@ -212,11 +164,7 @@ class Trace(Mapping[str, Tensor]):
             raise ValueError(f"Row {row} is out of range: the batch has {len(self.logits)} rows.")
         if k < 1:
             raise ValueError(f"top takes k of 1 or more, not {k}.")
-        likely = torch.softmax(self.logits[row].float(), -1).topk(min(k, self.logits.shape[-1]))
-        return [
-            Token(self.spelling(i), i, p)
-            for i, p in zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
-        ]
+        return likeliest(self.logits[row], k, self.spelling)
 
     def spelling(self, token: int) -> str:
         """The text of a token id as its tokenizer decodes it; ``#id`` where nobody knows it."""
@@ -230,15 +178,32 @@ class Trace(Mapping[str, Tensor]):
 
     def diff(self, other: Trace) -> Diff:
         """What changed between this trace and `other`, site by site (see `Diff`)."""
-        from .compare import Diff
-
         return Diff.of(self, other)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the trace as one safetensors file, complete or not at all (see `storage`)."""
-        from .storage import save
+        write(self._parts, path)
 
-        save(self, path)
+
+def load(
+    path: str | PathLike[str],
+    *,
+    tokenizer: Any = None,
+    device: str | torch.device = "cpu",
+) -> Trace:
+    """Read a trace that `Trace.save` wrote.
+
+    Args:
+        path: the file.
+        tokenizer: spells tokens beyond the likeliest ones, whose texts the file holds; without it
+            the others are written ``#id``.
+        device: where the tensors go.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        TraceFileError: the file is truncated, is not a trace, or is of a newer format.
+    """
+    return Trace(read(path, tokenizer, device))
 
 
 def extracted(trace: Trace, asked: Sequence[str]) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
 import threading
 import time
 import weakref
@@ -368,10 +369,15 @@ def test_two_threads_on_one_model_do_not_mix(tiny_llama: nn.Module) -> None:
             results[i].append(lv.trace(tiny_llama, prompts[i], "**", edits[i]))
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
     for want, got in zip(expected, results, strict=True):
         assert len(got) == 5
         for trace in got:

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 import lensview as lv
 from lensview.plan import Plan
 from lensview.sites import Site
+from lensview.traces.parts import Parts, Record
 from lensview.traces.storage import FORMAT
-from lensview.traces.trace import Parts, Record, Trace
+from lensview.traces.trace import Trace
 
 IDS = torch.tensor([[5, 17, 3, 9], [8, 8, 1, 90]])
 
@@ -179,8 +180,12 @@ def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> N
     made_of({"a": torch.zeros(10)}).save(path)
     script = (
         "import sys, torch\n"
-        "from tests.traces.test_storage import made_of\n"
-        "trace = made_of({'a': torch.ones(8_000_000)})\n"
+        "from lensview.plan import Plan\n"
+        "from lensview.sites import Site\n"
+        "from lensview.traces.parts import Parts, Record\n"
+        "from lensview.traces.trace import Trace\n"
+        "record = Record(Site('a'), torch.ones(8_000_000))\n"
+        "trace = Trace(Parts(Plan.make('a'), {'a': record}))\n"
         "print('go', flush=True)\n"
         "while True: trace.save(sys.argv[1])\n"
     )
@@ -189,7 +194,6 @@ def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> N
         process = subprocess.Popen(
             [sys.executable, "-c", script, str(path)],
             stdout=subprocess.PIPE,
-            cwd=Path(__file__).parents[2],
         )
         assert process.stdout is not None
         assert process.stdout.readline() == b"go\n"
