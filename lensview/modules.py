@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .sites import escape, join
+from .sites import escape
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 """Modules that only hold others: they are never called, so they have no values."""
@@ -77,15 +77,20 @@ def blocks(module: nn.Module) -> list[nn.Module]:
 
 def _walk(model: nn.Module) -> Iterator[tuple[str, str, int, nn.Module]]:
     """Depth first over all names; a module that contains itself is entered once per branch."""
-    stack: list[tuple[str, str, int, nn.Module, frozenset[int]]] = [("", "", 0, model, frozenset())]
+    above: list[nn.Module] = []
+    stack: list[tuple[str, str, int, nn.Module]] = [("", "", 0, original(model))]
     while stack:
-        path, name, depth, module, above = stack.pop()
-        module = original(module)
-        yield path, escape(name), depth, module
-        inside = above | {id(module)}
+        path, name, depth, module = stack.pop()
+        yield path, name, depth, module
+        if not module._modules:
+            continue
+        del above[depth:]
+        above.append(module)
         for child_name, child in reversed(_children(module)):
-            if id(child) not in inside:
-                stack.append((join(path, child_name), child_name, depth + 1, child, inside))
+            if not any(child is one for one in above):
+                written = escape(child_name)
+                child_path = f"{path}.{written}" if path else written
+                stack.append((child_path, written, depth + 1, child))
 
 
 def original(module: nn.Module) -> nn.Module:
@@ -93,9 +98,10 @@ def original(module: nn.Module) -> nn.Module:
 
     The class is known by its name: importing it would load the whole compiler.
     """
-    while type(module).__name__ == "OptimizedModule" and "_orig_mod" in module._modules:
-        inner = module._modules["_orig_mod"]
-        assert inner is not None
+    while type(module).__name__ == "OptimizedModule":
+        inner = module._modules.get("_orig_mod")
+        if inner is None:
+            break
         module = inner
     return module
 
@@ -103,7 +109,7 @@ def original(module: nn.Module) -> nn.Module:
 def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
     if isinstance(module, torch.jit.ScriptModule):
         return []  # its parts run no Python; there is nothing to see in them
-    return [(name, child) for name, child in module._modules.items() if child is not None]
+    return [(name, original(child)) for name, child in module._modules.items() if child is not None]
 
 
 def _parameter_owners(model: nn.Module) -> dict[int, int]:

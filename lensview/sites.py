@@ -98,12 +98,12 @@ class Site:
 
     def at_path(self, path: str) -> Site:
         """The same side, leaf and call at another module."""
-        return replace(self, path=path)
+        return self if path == self.path else replace(self, path=path)
 
 
 def escape(name: str) -> str:
     """A module's own name as it is written in a site: reserved characters get a backslash."""
-    return _ESCAPE.sub(r"\\\1", name)
+    return name if name.isidentifier() or name.isdigit() else _ESCAPE.sub(r"\\\1", name)
 
 
 def join(parent: str, name: str) -> str:

@@ -109,8 +109,8 @@ def run(
     """One forward of `model` under `plan`; see `trace`."""
     module = unwrap(model)
     call = prepare(module, inputs, tokenizer)
-    refuse(module)
     modules = index(module)
+    refuse(modules)
     targets = resolve(plan.sites, modules)
     mask = None if call.tokens is None else call.tokens.mask
     editor = Editor(module, modules, plan.interventions, mask)

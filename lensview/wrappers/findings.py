@@ -8,14 +8,13 @@ and name, so that looking imports nothing.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 
 from ..errors import CaptureUnsupportedError
-from ..modules import index
 
 
 @dataclass(frozen=True)
@@ -50,17 +49,29 @@ class DistributedCaptureUnsupportedError(CaptureUnsupportedError):
         self.findings = findings
 
 
-_DISTRIBUTED = "torch.distributed"
-_WHOLE = "Capture a copy of the model from before it was wrapped."
+_SHARDED = (
+    "its parameters are sharded across ranks.",
+    "Capture a copy of the model from before it was wrapped.",
+)
+_SAID = {
+    "FSDP": _SHARDED,
+    "FSDP2": _SHARDED,
+    "ScriptModule": (
+        "its calls run no Python, so its values cannot be taken.",
+        "Use the nn.Module that it was made from.",
+    ),
+}
 
 
-def scan(model: nn.Module) -> tuple[Finding, ...]:
-    """Every state of `model` that a capture must refuse; empty for a model that is fine."""
+def scan(modules: Mapping[str, nn.Module]) -> tuple[Finding, ...]:
+    """Every state that a capture must refuse among the modules of `modules.index`; often none."""
     found: list[Finding] = []
-    for path, module in index(model).items():
-        found.extend(_module_findings(path, module))
+    dtensor = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())
+    kinds = {kind: _kinds(kind) for kind in {type(m) for m in modules.values()}}
+    for path, module in modules.items():
+        found.extend(Finding(kind, path, *_SAID[kind]) for kind in kinds[type(module)])
         for name, parameter in module._parameters.items():
-            if parameter is not None and _is_dtensor(parameter):
+            if isinstance(parameter, dtensor):
                 found.append(
                     Finding(
                         "DTensor",
@@ -72,14 +83,14 @@ def scan(model: nn.Module) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def refuse(model: nn.Module) -> None:
+def refuse(modules: Mapping[str, nn.Module]) -> None:
     """Raise where `scan` finds anything.
 
     Raises:
         CaptureUnsupportedError: for wrappers of this process (ScriptModule).
         DistributedCaptureUnsupportedError: for anything split over ranks.
     """
-    found = scan(model)
+    found = scan(modules)
     if not found:
         return
     lines = [str(f) for f in found]
@@ -90,18 +101,11 @@ def refuse(model: nn.Module) -> None:
     raise CaptureUnsupportedError(text)
 
 
-def _module_findings(path: str, module: nn.Module) -> list[Finding]:
-    if isinstance(module, torch.jit.ScriptModule):
-        what = "its calls run no Python, so its values cannot be taken."
-        return [Finding("ScriptModule", path, what, "Use the nn.Module that it was made from.")]
-    names = {c.__name__ for c in type(module).__mro__ if c.__module__.startswith(_DISTRIBUTED)}
+def _kinds(module: type[nn.Module]) -> list[str]:
+    """The kinds of finding that a module's class alone makes."""
+    names = {c.__name__ for c in module.__mro__ if c.__module__.startswith("torch.distributed")}
     return [
-        Finding(kind, path, "the parameters are sharded across ranks.", _WHOLE)
-        for kind, name in (("FSDP", "FullyShardedDataParallel"), ("FSDP2", "FSDPModule"))
-        if name in names
+        *(["ScriptModule"] if issubclass(module, torch.jit.ScriptModule) else []),
+        *(["FSDP"] if "FullyShardedDataParallel" in names else []),
+        *(["FSDP2"] if "FSDPModule" in names else []),
     ]
-
-
-def _is_dtensor(value: Any) -> bool:
-    dtensor = sys.modules.get("torch.distributed.tensor")
-    return dtensor is not None and isinstance(value, dtensor.DTensor)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import lensview as lv
+from lensview.modules import index
 from lensview.wrappers.findings import scan
 
 IDS = torch.tensor([[5, 17, 3]])
@@ -79,7 +80,7 @@ def test_sharded_parameters_are_refused_with_every_place(
     """O11, and FSDP2 nested in a plain module, which other tools let through."""
     from torch.distributed.fsdp import fully_shard
 
-    assert scan(tiny_llama) == ()
+    assert scan(index(tiny_llama)) == ()
     fully_shard(tiny_llama.get_submodule("model.layers.1"))
     before = [len(m._forward_hooks) for m in tiny_llama.modules()]
     with pytest.raises(lv.DistributedCaptureUnsupportedError) as caught:
@@ -89,7 +90,7 @@ def test_sharded_parameters_are_refused_with_every_place(
     assert "model.layers.1" in str(caught.value)
     assert isinstance(caught.value, RuntimeError)
     assert [len(m._forward_hooks) for m in tiny_llama.modules()] == before
-    assert scan(tiny_llama.get_submodule("model.layers.0")) == ()
+    assert scan(index(tiny_llama.get_submodule("model.layers.0"))) == ()
 
 
 def test_ddp_is_its_rank_local_module(tiny_llama: nn.Module, one_rank: None) -> None:
