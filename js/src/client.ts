@@ -65,6 +65,8 @@ interface Pending {
   options: CallOptions;
   silence: Silence;
   timers: AbortController;
+  /** Never mind how long it takes: it is being worked on. */
+  stopBusy: () => void;
   resolve: (answer: { result: never; buffers: readonly Binary[] }) => void;
   reject: (error: Error) => void;
 }
@@ -107,6 +109,7 @@ export class Client {
       options,
       silence: "none",
       timers: new AbortController(),
+      stopBusy: () => undefined,
       resolve,
       reject,
     };
@@ -146,7 +149,7 @@ export class Client {
 
   private watch(call: Pending): void {
     const { signal } = call.timers;
-    later(signal, TIMES.busy, () => { this.mark(call, "busy"); });
+    call.stopBusy = later(signal, TIMES.busy, () => { this.mark(call, "busy"); });
     if (REPEATABLE.has(call.method)) {
       const wait = (attempt: number): void => {
         later(signal, TIMES.tries[attempt] ?? 0, () => {
@@ -189,7 +192,11 @@ export class Client {
     const call = this.pending.get(content.id);
     if (!call) return;
     if (content.kind === "progress") {
-      this.mark(call, "none");
+      // With no total it is still waiting its turn, and the kernel busy with something else.
+      if (content.total > 0) {
+        call.stopBusy();
+        this.mark(call, "none");
+      }
       call.options.onProgress?.(content);
       return;
     }

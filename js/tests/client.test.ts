@@ -98,6 +98,19 @@ describe("Client", () => {
     expect(silences).toEqual(["busy", "none"]);
   });
 
+  it("does not call a kernel busy that works on the request, only one that lets it wait", () => {
+    client.call("run", { prompt: "x" }).answer.catch(() => undefined);
+    model.receive({ kind: "progress", id: at(0).id, done: 1, total: 9, text: "" });
+    vi.advanceTimersByTime(TIMES.busy * 2);
+    expect(silences).toEqual([]);
+    client.call("run", { prompt: "y" }).answer.catch(() => undefined);
+    model.receive({ kind: "progress", id: at(1).id, done: 0, total: 0, text: "waiting" });
+    vi.advanceTimersByTime(TIMES.busy);
+    expect(silences).toEqual(["busy"]);
+    model.receive({ kind: "progress", id: at(1).id, done: 1, total: 9, text: "" });
+    expect(silences).toEqual(["busy", "none"]);
+  });
+
   it("repeats what may be repeated with a new id, and takes an answer to any of them", async () => {
     const { answer } = client.call("hello", {}, { key: "hello" });
     vi.advanceTimersByTime(TIMES.tries[0] ?? 0);
