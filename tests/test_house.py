@@ -21,7 +21,10 @@ PACKAGE = ROOT / "lensview"
 STATIC = PACKAGE / "explorer" / "static"
 MAX_BUNDLE_BYTES = 150_000
 
-GROUND = "errors version watch sites resolve values modules indices interventions plan tensors"
+GROUND = (
+    "errors version watch sites resolve values modules indices regions interventions operations "
+    "plan tensors"
+)
 FLOORS = (
     {*GROUND.split(), "demo_model"},
     {"taps", "traces"},
