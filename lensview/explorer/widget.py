@@ -34,7 +34,7 @@ from .rows import merged
 from .runs import MAX_BYTES, Runs
 
 BUNDLE = Path(__file__).parent / "static" / "widget.js"
-FALLBACK_SECONDS = 0.5
+FALLBACK_SECONDS = 1.5
 """How long showing an explorer waits for a run, so that the saved notebook has its result."""
 INTERRUPT_SECONDS = 30.0
 
