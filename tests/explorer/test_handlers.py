@@ -595,3 +595,18 @@ def test_state_is_small_and_strict(page: Page, explorer: Explorer) -> None:
     assert size < MAX_MESSAGE_BYTES // 2
     assert all(r["error"] for r in state["interventions"])
     assert asdict(State(**state)).keys() == state.keys()
+
+
+def test_what_the_limit_left_out_is_tried_once_and_said(
+    tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    explorer = lv.explore(tiny_llama, tokenizer, max_bytes=2000)
+    page = Page(explorer)
+    state = page.ask("run", prompt=PROMPT)
+    assert any("left out of the trace" in n for n in state["notes"])
+    last = "model.layers.2.mlp"
+    assert "left out" in explorer.trace.missed[last]
+    for _ in range(2):
+        assert "max_bytes" in page.refused("tile", **tile_of(last))["message"]
+        assert page.ask("hello")["state"]["run"] == 2
+    explorer.close()
