@@ -35,7 +35,17 @@ def apply(
     """
     # Most modules are called once; whether this one is, nobody knows yet.
     where = f"{intervention.op} at {site.at_call(site.call or None)}"
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        raise InterventionError(
+            f"{where}: the value is a {kind} tensor, which no operation here can change."
+        )
     _check_dtype(intervention, tensor, where)
+    if tensor.is_floating_point() and tensor.element_size() == 1:
+        # PyTorch does no arithmetic in eight bits; what fits there comes back from 32 unchanged.
+        wide, _ = apply(intervention, tensor.float(), site, frame)
+        result = wide.to(tensor.dtype)
+        return result, _differs(tensor.float(), result.float())
     parts = regions(intervention.index, tensor.shape, frame, where)
     change = _CHANGES[intervention.op]
     result, changed = tensor.clone(), torch.zeros((), dtype=torch.int64, device=tensor.device)

@@ -145,7 +145,8 @@ def _features(index: At, shape: Sequence[int], items: list[Item], frame: Frame, 
         "q_proj, k_proj and v_proj and at the input of o_proj; elsewhere index the dim itself.",
     )
     heads = frame.heads or 1
-    width = shape[-1] // heads
+    width, rest = divmod(shape[-1], heads)
+    _need(not rest, f"{where}: {heads} heads do not divide the last dim of shape {tuple(shape)}.")
     chosen = _numbers(index.head, heads, f"the {heads} heads", where)
     within = slice(None) if index.feature is None else index.feature
     inside = _numbers(within, width, f"the {width} features of a head", where)

@@ -56,6 +56,24 @@ def test_equals_the_same_change_by_hand(
     assert torch.equal(applied(edit, tensor), expected)
 
 
+def test_eight_bit_floats_are_computed_wide_and_come_back_as_they_were() -> None:
+    tensor = torch.tensor([0.5, -2.0, 3.5]).to(torch.float8_e4m3fn)
+    for edit, expected in ((lv.add("x", 1.0), [1.5, -1, 4.5]), (lv.scale("x", 2), [1, -4, 7])):
+        result, changed = apply(edit, tensor, SITE, Frame())
+        assert result.dtype == tensor.dtype and result.float().tolist() == expected
+        assert int(changed) == 3
+    kept, changed = apply(lv.patch("x", tensor), tensor, SITE, Frame())
+    assert int(changed) == 0 and torch.equal(kept.float(), tensor.float())
+
+
+@pytest.mark.parametrize("kind", ["sparse", "nested"])
+def test_layouts_that_no_operation_can_change_are_refused_by_name(kind: str) -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    tensor = torch.eye(3).to_sparse() if kind == "sparse" else nested
+    with pytest.raises(InterventionError, match=f"zero at x: the value is a {kind}"):
+        apply(lv.zero("x"), tensor, SITE, Frame())
+
+
 def test_nan_is_zeroed_kept_by_clamp_and_not_counted_as_changed() -> None:
     tensor = torch.tensor([[float("nan"), 5.0]])
     assert applied(lv.zero("x"), tensor).tolist() == [[0, 0]]

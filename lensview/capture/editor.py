@@ -61,7 +61,7 @@ class Editor:
                 return UNCHANGED
             site = target.site.at_call(call)
             path, tensor = _tensor(site, value, edit.intervention)
-            new, changed = apply(edit.intervention, tensor, site, _fitting(frame, tensor))
+            new, changed = apply(edit.intervention, tensor, site, frame)
             edit.calls += 1
             edit.changed.append(changed)
             return replace(value, path, new)
@@ -89,13 +89,6 @@ def heads_at(config: Any, site: Site) -> int | None:
     if last in ("k_proj", "v_proj") and site.side == "output":
         return getattr(text, "num_key_value_heads", None) or queries
     return None
-
-
-def _fitting(frame: Frame, tensor: Tensor) -> Frame:
-    """The frame, without heads where they do not divide the width: then nobody knows them."""
-    if frame.heads and (tensor.dim() == 0 or tensor.shape[-1] % frame.heads):
-        return Frame(frame.mask, None)
-    return frame
 
 
 def _tensor(

@@ -18,6 +18,7 @@ from ..modules import CONTAINERS
 from ..resolve import Target
 from ..sites import Site
 from ..taps.hooks import UNCHANGED
+from ..tensors.dense import held_bytes
 from ..traces.parts import Record
 from ..values import get, main_path
 
@@ -111,14 +112,15 @@ class Recorder:
             kind = type(value if path is None else get(value, path)).__name__
             seen.without = f"its {site.side} holds no tensor there, but a {kind}."
             return
-        if self._max_bytes is not None and self._held + tensor.nbytes > self._max_bytes:
+        size = held_bytes(tensor)
+        if self._max_bytes is not None and self._held + size > self._max_bytes:
             seen.left_out[call] = (
-                f"left out: {tensor.nbytes / 2**20:.1f} MiB more would pass the run's limit of "
+                f"left out: {size / 2**20:.1f} MiB more would pass the run's limit of "
                 f"{self._max_bytes / 2**20:.0f} MiB. Ask for fewer sites, or raise max_bytes."
             )
             return
         copy, new = self._copies.take(tensor)
-        self._held += copy.nbytes if new else 0
+        self._held += size if new else 0
         seen.kept += 1
         self._values.append((seen, call, copy, path or ()))
 

@@ -47,6 +47,19 @@ def full_shape(tensor: Tensor) -> tuple[int, ...]:
     return (len(parts), *(max(dim) for dim in zip(*sizes, strict=True)))
 
 
+def held_bytes(tensor: Tensor) -> int:
+    """The bytes of memory that a tensor's values take, a sparse one's indices included."""
+    if tensor.layout == torch.sparse_coo:
+        return tensor._indices().nbytes + tensor._values().nbytes
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        pointers = (tensor.crow_indices(), tensor.col_indices())
+        return tensor.values().nbytes + sum(p.nbytes for p in pointers)
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        pointers = (tensor.ccol_indices(), tensor.row_indices())
+        return tensor.values().nbytes + sum(p.nbytes for p in pointers)
+    return tensor.numel() * tensor.element_size()
+
+
 def dense(tensor: Tensor) -> tuple[Tensor, str]:
     """`tensor` as a plain strided tensor of a dtype that can be read, and a remark.
 

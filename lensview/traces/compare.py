@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..errors import NotRecordedError, near
+from ..tensors.dense import components, full_shape, widest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,22 +112,41 @@ class Diff(Mapping[str, SiteDiff]):
 
 
 def _site(a: Tensor, b: Tensor) -> SiteDiff:
-    if a.shape != b.shape:
-        note = f"shapes {tuple(a.shape)} and {tuple(b.shape)}"
-        return SiteDiff(0, 0, float("nan"), float("nan"), float("nan"), note)
-    wide = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
-    x, y = a.detach().to(wide), b.detach().to(device=a.device, dtype=wide)
+    shapes = full_shape(a), full_shape(b)
+    if shapes[0] != shapes[1]:
+        return _incomparable(f"shapes {shapes[0]} and {shapes[1]}")
+    try:
+        x, y = _flat(a, a.device), _flat(b, a.device)
+    except (TypeError, ValueError) as error:  # a kind of tensor that cannot be read, by name
+        return _incomparable(str(error))
+    if x.shape != y.shape:
+        return _incomparable("nested tensors with parts of other shapes")
+    return _figures(x, y)
+
+
+def _incomparable(why: str) -> SiteDiff:
+    return SiteDiff(0, 0, float("nan"), float("nan"), float("nan"), why)
+
+
+def _flat(tensor: Tensor, device: torch.device) -> Tensor:
+    """All elements in one dim, wide enough to subtract without rounding that matters."""
+    parts = [part.flatten() for part in components(tensor)] or [torch.zeros(0)]
+    flat = torch.cat(parts).to(device)
+    return flat.to(torch.complex128 if flat.is_complex() else widest(device))
+
+
+def _figures(x: Tensor, y: Tensor) -> SiteDiff:
     same = (x == y) | (x.isnan() & y.isnan())
     changed = int((~same).sum())
     if not changed:
-        return SiteDiff(0, a.numel(), 0.0, 0.0, 0.0)
+        return SiteDiff(0, x.numel(), 0.0, 0.0, 0.0)
     both = x.isfinite() & y.isfinite()
     gap = (y - x).abs()[both]
     one_sided = bool((~same & ~both).any())
     rms = float(gap.square().mean().sqrt()) if gap.numel() else float("inf")
     size = float(x.abs()[both].square().mean().sqrt()) if gap.numel() else 0.0
     largest = float("inf") if one_sided else float(gap.max())
-    return SiteDiff(changed, a.numel(), largest, rms, rms / size if size else float("inf"))
+    return SiteDiff(changed, x.numel(), largest, rms, rms / size if size else float("inf"))
 
 
 def _kl(a: Tensor | None, b: Tensor | None) -> tuple[float, ...] | None:

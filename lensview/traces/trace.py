@@ -17,6 +17,7 @@ from torch import Tensor
 from ..errors import NotRecordedError, SiteError, near
 from ..interventions import Intervention
 from ..sites import Site, glob_pattern, without_wrappers
+from ..tensors.dense import full_shape, held_bytes
 from .compare import Diff
 from .parts import Parts, Record
 from .storage import read, write
@@ -75,7 +76,7 @@ class Trace(Mapping[str, Tensor]):
             return False
 
     def __repr__(self) -> str:
-        size = sum(r.tensor.nbytes for r in self._parts.records.values())
+        size = sum(held_bytes(r.tensor) for r in self._parts.records.values())
         rows = [
             f"Trace of {self.meta.get('model', 'a model')}: {len(self.sites)} sites, "
             f"{size / 2**20:.1f} MiB, {len(self.interventions)} interventions"
@@ -147,8 +148,7 @@ class Trace(Mapping[str, Tensor]):
         """Whether the record's dims 0 and 1 are the batch and the tokens of this run."""
         if self.tokens is None:
             return False
-        shape = self[text].shape
-        return len(shape) >= 2 and tuple(shape[:2]) == tuple(self.tokens.ids.shape)
+        return full_shape(self[text])[:2] == tuple(self.tokens.ids.shape)
 
     def top(self, k: int = 5, row: int = 0) -> list[Token]:
         """The `k` most probable next tokens of batch row `row`, after its last real token.

@@ -102,3 +102,41 @@ def test_diff_of_other_sites_other_shapes_and_nan() -> None:
     assert (other.only_first, other.only_second, len(other)) == (("a",), (":output",), 0)
     with pytest.raises(lv.NotRecordedError):
         other["a"]
+
+
+def test_diff_of_nested_and_sparse_records(tmp_path: object) -> None:
+    """O17: a padded encoder in eval passes nested tensors between its layers."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0)
+    model = nn.TransformerEncoder(layer, 2).eval()
+    inputs = {
+        "src": torch.randn(2, 4, 8),
+        "src_key_padding_mask": torch.tensor([[False] * 4, [False, False, True, True]]),
+    }
+    with torch.no_grad():
+        expected = model(**inputs)
+    first = lv.trace(model, inputs, "**", keep_output=True)
+    assert torch.equal(first.output, expected)
+    assert first["layers.0"].is_nested and not first.aligned("layers.0")
+    with pytest.warns(lv.LensWarning):
+        second = lv.trace(model, inputs, "**", lv.zero("layers.0.self_attn.out_proj"))
+    same = first.diff(second)
+    assert same.first is None and same["layers.0"].elements == 6 * 8
+    other = {**inputs, "src": inputs["src"] + 1}
+    moved = first.diff(lv.trace(model, other, "**"))["layers.0"]
+    gap = [
+        (a - b).abs().max().item()
+        for a, b in zip(
+            first["layers.0"].unbind(),
+            lv.trace(model, other, "**")["layers.0"].unbind(),
+            strict=True,
+        )
+    ]
+    assert moved.largest == pytest.approx(max(gap))
+
+    class Sparse(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.diag(x).to_sparse()
+
+    one, two = (lv.trace(Sparse(), torch.tensor(v), ":output") for v in ([1.0, 2], [1.0, 5]))
+    assert "1 sites" in repr(one)
+    assert (one.diff(two)[":output"].changed, one.diff(two)[":output"].largest) == (1, 3)
