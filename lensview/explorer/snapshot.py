@@ -23,7 +23,10 @@ _BOX = (
     "background:#ffffff;color:#1b1f24;border:1px solid #c8ccd1;border-radius:6px;padding:10px 14px;"
     "font:13px/1.5 system-ui,sans-serif;max-width:900px;overflow:auto"
 )
-_CELL = "font-size:13px;padding:1px 12px 1px 0;text-align:left;background:#ffffff;color:#1b1f24;border:none"
+_CELL = (
+    "font-size:13px;padding:1px 12px 1px 0;text-align:left;border:none;"
+    "background:#ffffff;color:#1b1f24"
+)
 _QUIET = "color:#57606a"
 _MONO = "font-family:ui-monospace,monospace;white-space:pre"
 

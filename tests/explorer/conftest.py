@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import comm.base_comm
 import pytest
+from ipywidgets.widgets.widget import _instances
 from torch import nn
 
 from lensview.explorer import Explorer
@@ -58,6 +59,7 @@ class Page:
         self.wire = wire or Wire()
         self._ids = (f"{view}.{i}" for i in itertools.count())
         if wire is None:
+            del _instances[explorer.model_id]  # ipywidgets would keep it under both comms
             explorer.comm = self.wire
 
     def second(self, explorer: Explorer) -> Page:
@@ -184,6 +186,21 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=inner, unk_token="[UNK]", pad_token="[PAD]", model_max_length=64
     )
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Every test closes the explorers that it makes."""
+    before = set(_explorers())
+    yield
+    left = [e for e in _explorers() if e not in before]
+    for explorer in left:
+        explorer.close()
+    assert left == []
+
+
+def _explorers() -> list[Explorer]:
+    return [w for w in _instances.values() if isinstance(w, Explorer)]
 
 
 @pytest.fixture
