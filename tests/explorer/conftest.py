@@ -174,6 +174,12 @@ def row(site: str, operation: str = "scale", value: str = "0", **more: Any) -> d
     } | more
 
 
+def tile_of(site: str, **more: Any) -> dict[str, Any]:
+    """The params of a tile as the page asks for it first."""
+    body: dict[str, Any] = {"site": site, "which": "latest", "window": None, "index": []}
+    return {**body, "max_rows": 512, "max_columns": 512} | more
+
+
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerFast:
     """One token a word; real, and made here."""

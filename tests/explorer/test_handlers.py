@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import struct
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,21 +13,15 @@ from torch import nn
 import lensview as lv
 from lensview.explorer import Explorer
 from lensview.explorer.cells import cells
-from lensview.explorer.protocol import MAX_MESSAGE_BYTES, Hello, State, TileReply
-from lensview.explorer.replies import fit_labels
+from lensview.explorer.protocol import Hello, State, TileReply
 
-from .conftest import ANSWERS, Gate, Page, hooks, row
+from .conftest import Page, row, tile_of
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 PROMPT = "the capital of france is"
 MLP = "model.layers.1.mlp"
-
-
-def tile_of(site: str, **more: Any) -> dict[str, Any]:
-    body: dict[str, Any] = {"site": site, "which": "latest", "window": None, "index": []}
-    return {**body, "max_rows": 512, "max_columns": 512} | more
 
 
 def cells_of(page: Page, name: str, reply: dict[str, Any]) -> np.ndarray:
@@ -382,231 +374,3 @@ def test_a_prompt_longer_than_the_context(page: Page, explorer: Explorer) -> Non
     assert state["run"] == 1 and state["prompt"] == "a " * 65
     assert f"“{PROMPT}”" in state["notes"][0], "what is shown belongs to the earlier prompt"
     assert page.ask("run", prompt="a b")["notes"] == []
-
-
-# --- order, cancelling, two views ------------------------------------------------------------
-
-
-def test_a_later_run_takes_the_place_of_an_earlier_one(
-    page: Page, explorer: Explorer, tiny_llama: LlamaForCausalLM
-) -> None:
-    before = hooks(tiny_llama)
-    other = page.second(explorer)
-    with Gate().on(tiny_llama.model.layers[1]) as gate:
-        first = page.send("run", prompt="a a a")
-        assert gate.reached.wait(60)
-        second = page.send("run", prompt="b b b")
-        third = other.send("run", prompt=PROMPT)
-        gate.opened.set()
-        assert page.answer(first)["kind"] == "cancelled"
-        assert page.answer(second)["kind"] == "cancelled"
-        answer = other.answer(third)
-    assert answer["kind"] == "ok" and answer["result"]["run"] == 1
-    assert explorer.prompt == PROMPT
-    assert gate.passes == 2
-    assert hooks(tiny_llama) == before
-
-
-def test_cancel_during_a_run(page: Page, explorer: Explorer, tiny_llama: LlamaForCausalLM) -> None:
-    page.ask("run", prompt=PROMPT)
-    trace, before = explorer.trace, hooks(tiny_llama)
-    with Gate().on(tiny_llama.model.layers[1]) as gate:
-        run = page.send("run", prompt="a b c")
-        assert gate.reached.wait(60)
-        assert hooks(tiny_llama) != before
-        assert page.ask("cancel", id=run) == {}
-        gate.opened.set()
-        assert page.answer(run)["kind"] == "cancelled"
-    assert hooks(tiny_llama) == before
-    assert explorer.trace is trace
-    assert page.ask("hello")["state"]["busy"] == ""
-    assert page.ask("run", prompt="a b c")["run"] == 2
-
-
-def test_cancel_between_baseline_and_edited(
-    page: Page, explorer: Explorer, tiny_llama: LlamaForCausalLM
-) -> None:
-    page.ask("interventions", rows=[row(MLP)])
-    with Gate().on(tiny_llama.lm_head) as gate:
-        run = page.send("run", prompt=PROMPT)
-        assert gate.reached.wait(60)
-        page.send("cancel", id=run)
-        gate.opened.set()
-        assert page.answer(run)["kind"] == "cancelled"
-    assert gate.passes == 1, "the second half did not run"
-    assert explorer.trace is None and explorer.baseline is None
-
-
-def test_an_edit_during_a_run_keeps_the_new_prompt(
-    page: Page, explorer: Explorer, tiny_llama: LlamaForCausalLM
-) -> None:
-    page.ask("run", prompt="a b c")
-    with Gate().on(tiny_llama.model.layers[1]) as gate:
-        run = page.send("run", prompt=PROMPT)
-        assert gate.reached.wait(60)
-        edit = page.send("interventions", rows=[row(MLP)])
-        gate.opened.set()
-        assert page.answer(run)["kind"] == "cancelled"
-        state = page.answer(edit)["result"]
-    assert state["prompt"] == PROMPT and state["tokens"] == PROMPT.split() and state["edited"]
-
-
-def test_looking_goes_on_during_a_run(
-    page: Page, explorer: Explorer, tiny_llama: LlamaForCausalLM
-) -> None:
-    page.ask("run", prompt=PROMPT)
-    with Gate().on(tiny_llama.model.layers[1]) as gate:
-        run = page.send("run", prompt="a b c")
-        assert gate.reached.wait(60)
-        assert page.ask("tile", **tile_of(MLP))["row_labels"] == PROMPT.split()
-        assert page.ask("tree", offset=0, limit=3)["total"]
-        assert page.events()[-1]["busy"] == "running"
-        gate.opened.set()
-        assert page.answer(run)["kind"] == "ok"
-
-
-def test_a_run_of_the_page_waits_for_the_users_cell(page: Page, explorer: Explorer) -> None:
-    page.ask("run", prompt="a b")
-    cells()._started()
-    try:
-        runs = [page.send("run", prompt=f"a {w}") for w in "abcde"]
-        page.until(lambda: bool(page.of(runs[-1], "progress")))
-        assert "cell" in page.of(runs[-1], "progress")[0]["text"]
-        for run in runs[:-1]:
-            assert page.answer(run)["kind"] == "cancelled"
-        assert page.ask("tile", **tile_of(MLP))["shape"] == [1, 2, 16]
-        edits = page.send("interventions", rows=[row(MLP, enabled=False)])
-        assert page.answer(runs[-1])["kind"] == "cancelled"
-        page.ask("cancel", id=edits)
-        assert page.answer(edits)["kind"] == "cancelled"
-        last = page.send("run", prompt=PROMPT)
-    finally:
-        cells()._ended()
-    assert page.answer(last)["result"]["run"] == 2, "no backlog"
-
-
-def test_two_views_do_not_starve_each_other(page: Page, explorer: Explorer) -> None:
-    page.ask("run", prompt=PROMPT)
-    other = page.second(explorer)
-    mine = [page.send("tile", key="tile", **tile_of(MLP, max_rows=i + 1)) for i in range(8)]
-    theirs = [other.send("tile", key="tile", **tile_of(MLP, max_rows=i + 1)) for i in range(8)]
-    assert page.answer(mine[-1])["kind"] == "ok"
-    assert other.answer(theirs[-1])["kind"] == "ok"
-    for name in (*mine, *theirs):
-        page.answer(name)
-    assert all(len(page.of(n, *ANSWERS)) == 1 for n in (*mine, *theirs))
-
-
-def test_a_repeated_tile_request_does_not_start_over(
-    page: Page, explorer: Explorer, tiny_llama: LlamaForCausalLM
-) -> None:
-    page.ask("run", prompt=PROMPT)
-    wanted = tile_of(f"{MLP}:input")
-    with Gate().on(tiny_llama.model.layers[1]) as gate:
-        first = page.send("tile", key="tile", **wanted)
-        assert gate.reached.wait(60)
-        again = page.send("tile", key="tile", **wanted)
-        gate.opened.set()
-        assert page.answer(again)["kind"] == "ok"
-    assert page.answer(first)["kind"] == "cancelled"
-    assert gate.passes == 1
-
-
-def test_close_during_a_run_answers_everything(
-    page: Page, explorer: Explorer, tiny_llama: LlamaForCausalLM
-) -> None:
-    before = hooks(tiny_llama)
-    with Gate().on(tiny_llama.model.layers[1]) as gate:
-        names = [page.send("run", prompt=PROMPT)]
-        assert gate.reached.wait(60)
-        names += [page.send("interventions", rows=[row(MLP)])]
-        gate.opened.set()
-        explorer.close()
-    assert all(page.answer(n)["kind"] == "cancelled" for n in names)
-    assert hooks(tiny_llama) == before
-    page.deliver({"kind": "req", "id": "late", "method": "hello", "params": {}})
-
-
-# --- limits ----------------------------------------------------------------------------------
-
-
-class Wide(nn.Module):
-    """Thousands of modules with long names."""
-
-    def __init__(self, count: int, name: str) -> None:
-        super().__init__()
-        for i in range(count):
-            self.add_module(f"{name}{i}", nn.Identity())
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for child in self.children():
-            x = child(x)
-        return x
-
-
-def test_a_large_tree_comes_in_pages() -> None:
-    explorer = Explorer(lv.LocalSession(Wide(6000, "<b>" + "é" * 150)), ("",), None)
-    page = Page(explorer)
-    names: list[str] = []
-    pages = 0
-    while True:
-        answer = page.ask("tree", offset=len(names), limit=20_000)
-        if not answer["rows"]:
-            break
-        pages += 1
-        assert len(json.dumps(answer, ensure_ascii=False).encode()) < MAX_MESSAGE_BYTES
-        names += [r[0] for r in answer["rows"]]
-    assert len(names) == 6001 == answer["total"] and pages > 1
-    assert names[6000] == "<b>" + "é" * 150 + "5999"
-    explorer.close()
-
-
-class Repeat(nn.Module):
-    """(B, T) in, (B, 700 * T) out: something large to show."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.repeat(1, 700)
-
-
-def test_the_largest_tile_fits_a_message() -> None:
-    explorer = Explorer(lv.LocalSession(Repeat()))
-    page = Page(explorer)
-    explorer.run(torch.randn(2048, 3))
-    reply = page.ask("tile", **tile_of(":output", max_rows=4096, max_columns=4096))
-    assert reply["rows"] * reply["columns"] * 4 <= MAX_MESSAGE_BYTES
-    assert reply["plane"] == [2048, 2100] and "largest of" in reply["note"]
-    explorer.close()
-
-
-def test_long_labels_are_cut_until_they_fit() -> None:
-    labels = ["x" * 64] * 5000
-    cut = fit_labels(labels, 100_000)
-    assert len(cut) == 5000 and len(json.dumps(cut, ensure_ascii=False).encode()) <= 100_000
-    assert all(c.endswith("…") for c in cut)
-    assert fit_labels(labels, 1000) == []
-    assert fit_labels(["a", "b"], 1000) == ["a", "b"]
-
-
-def test_state_is_small_and_strict(page: Page, explorer: Explorer) -> None:
-    page.ask("run", prompt="a " * 60)
-    rows = [row("x" * 390, id=str(i), value="y" * 390, index="z" * 390) for i in range(100)]
-    state = page.ask("interventions", rows=rows)
-    size = len(json.dumps(state, allow_nan=False).encode())
-    assert size < MAX_MESSAGE_BYTES // 2
-    assert all(r["error"] for r in state["interventions"])
-    assert asdict(State(**state)).keys() == state.keys()
-
-
-def test_what_the_limit_left_out_is_tried_once_and_said(
-    tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    explorer = lv.explore(tiny_llama, tokenizer, max_bytes=2000)
-    page = Page(explorer)
-    state = page.ask("run", prompt=PROMPT)
-    assert any("left out of the trace" in n for n in state["notes"])
-    last = "model.layers.2.mlp"
-    assert "left out" in explorer.trace.missed[last]
-    for _ in range(2):
-        assert "max_bytes" in page.refused("tile", **tile_of(last))["message"]
-        assert page.ask("hello")["state"]["run"] == 2
-    explorer.close()
