@@ -24,7 +24,13 @@ class SiteError(LensError, LookupError):
 
 
 class InterventionError(LensError, ValueError):
-    """An intervention does not fit the value at its site (shape, index, dtype)."""
+    """An intervention does not fit the value at its site (shape, index, dtype).
+
+    Attributes:
+        intervention: the one that does not fit, where the error came from a run; else None.
+    """
+
+    intervention: object | None = None
 
 
 class InputError(LensError, ValueError):

@@ -27,8 +27,8 @@ class Plan:
         sites: the texts that were asked for, globs included, in the order given.
         interventions: applied in this order at each site.
         keep_output: keep the model's whole output as ``trace.output``.
-        max_bytes: records beyond this many bytes are left out and listed in ``trace.missed``;
-            None has no limit.
+        max_bytes: of what globs find, records beyond this many bytes are left out and listed in
+            ``trace.missed``; sites asked for by name are always kept. None has no limit.
     """
 
     sites: tuple[str, ...] = ()

@@ -190,7 +190,12 @@ export class Heatmap {
     const gutter = gutterWidth(tile.reply);
     this.stage.style.setProperty("--lv-gutter", `${gutter}px`);
     const space = this.space();
-    if (space.width === 0 || space.height === 0) return;
+    if (space.width === 0 || space.height === 0) {
+      // Hosts hide everything for a moment (a theme switch); a size that is back before the next
+      // frame is no resize, so nobody else would ask for this picture again.
+      later(this.signal, 200, this.paintSoon);
+      return;
+    }
     const view = this.view ?? tile.whole;
     const size = fitted(space, view, LARGEST_CELL);
     this.frame = { size, view, whole: tile.whole };

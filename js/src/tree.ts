@@ -127,6 +127,8 @@ export class Tree {
     this.settle();
     if (kept >= 0) this.reach();
     else this.grid.scrollTop = 0;
+    // After a search the tree is where the search led, not back at its top.
+    if (!searching) this.revealSelected(this.page.store.now.selected);
   }
 
   private click(event: MouseEvent): void {

@@ -60,8 +60,12 @@ class Editor:
             if target.site.call not in (None, call):
                 return UNCHANGED
             site = target.site.at_call(call)
-            path, tensor = _tensor(site, value, edit.intervention)
-            new, changed = apply(edit.intervention, tensor, site, frame)
+            try:
+                path, tensor = _tensor(site, value, edit.intervention)
+                new, changed = apply(edit.intervention, tensor, site, frame)
+            except InterventionError as error:
+                error.intervention = edit.intervention
+                raise
             edit.calls += 1
             edit.changed.append(changed)
             return replace(value, path, new)
@@ -97,7 +101,7 @@ def _tensor(
     try:
         part = get(value, site.leaf)
     except SiteError as error:
-        raise SiteError(f"{intervention.op} at {site}: {error}") from error
+        raise InterventionError(f"{intervention.op} at {site}: {error}") from error
     inner = main_path(part)
     if inner is None:
         raise InterventionError(

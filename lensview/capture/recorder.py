@@ -113,10 +113,11 @@ class Recorder:
             seen.without = f"its {site.side} holds no tensor there, but a {kind}."
             return
         size = held_bytes(tensor)
-        if self._max_bytes is not None and self._held + size > self._max_bytes:
+        limited = self._max_bytes is not None and seen.target.expanded
+        if limited and self._held + size > (self._max_bytes or 0):
             seen.left_out[call] = (
                 f"left out: {size / 2**20:.1f} MiB more would pass the run's limit of "
-                f"{self._max_bytes / 2**20:.0f} MiB. Ask for fewer sites, or raise max_bytes."
+                f"{(self._max_bytes or 0) / 2**20:.0f} MiB. Name the site, or raise max_bytes."
             )
             return
         copy, new = self._copies.take(tensor)
@@ -151,6 +152,7 @@ class Recorder:
     def missed(self) -> dict[str, str]:
         """Values with no record, each with the likely reason; globs select only tensors."""
         result = {}
+        held = self.records()
         for seen in self._seen:
             site = seen.target.site
             for call, reason in seen.left_out.items():
@@ -158,7 +160,7 @@ class Recorder:
             nothing = not seen.kept and not seen.left_out
             if nothing and not (seen.target.expanded and seen.calls):
                 result[str(site)] = _reason(seen)
-        return result
+        return {site: reason for site, reason in result.items() if site not in held}
 
 
 def _chosen(site: Site, value: Any) -> tuple[tuple[str | int, ...] | None, Tensor | None]:

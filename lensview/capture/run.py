@@ -58,7 +58,8 @@ def trace(
         interventions: changes to apply, in this order at each site.
         tokenizer: reads strings and spells tokens; any callable tokenizer of transformers.
         keep_output: keep the model's whole output as ``trace.output``.
-        max_bytes: leave out records beyond this many bytes; they are listed in ``trace.missed``.
+        max_bytes: of what globs find, leave out records beyond this many bytes; they are listed
+            in ``trace.missed``. Sites asked for by name are always kept.
         watch: follows the run and can cancel it.
 
     Returns:

@@ -146,7 +146,10 @@ class State:
 
 @dataclass(frozen=True)
 class Hello:
-    """Reply to ``hello``: what does not change while the explorer lives, and the state."""
+    """Reply to ``hello``: what does not change while the explorer lives, and the state.
+
+    `operations` are those that can be typed in the table; a locked row may have another.
+    """
 
     version: int
     title: str
@@ -212,9 +215,9 @@ class TileReply:
     of largest magnitude, NaN before all. `rows` x `columns` cells cover `window` of a plane of
     `plane` = ``[rows, columns]``. `shape` is the whole tensor's. `low` and `high` are the finite
     extremes of the plane, null where it has none; `nan`, `inf` its counts. `stats` is a line of
-    statistics over the whole tensor. `row_labels` are token labels, only where the plane's rows
-    are the run's tokens, else empty. `note` says what the reader must know ("each cell is the
-    largest of 4 x 2", "rows are not tokens"), or is empty.
+    statistics over the whole tensor. `row_labels` are token labels, one for each source row of
+    `window`, only where the plane's rows are the run's tokens, else empty. `note` says what the
+    reader must know ("each cell is the largest of 4 x 2", "rows are not tokens"), or is empty.
     """
 
     site: str

@@ -244,7 +244,7 @@ class Runs:
             try:
                 trace = self._trace(inputs, sites, edits, watch)
             except InterventionError as error:
-                wrong = _culprit(on, error)
+                wrong = next((e for e in on if e.intervention is error.intervention), None)
                 if wrong is None:
                     raise
                 on = [e for e in on if e is not wrong]
@@ -318,17 +318,6 @@ class _Part(Watch):
 
 def _parts(watch: Watch, names: list[str]) -> Iterator[Watch]:
     return (_Part(watch, name, i, len(names)) for i, name in enumerate(names))
-
-
-def _culprit(on: list[Entry], error: InterventionError) -> Entry | None:
-    """The row that an error of the forward is about: the only one whose operation it names."""
-    if len(on) == 1:
-        return on[0]
-    text = str(error)
-    named = [e for e in on if e.intervention and text.startswith(f"{e.row.operation} at ")]
-    exact = [e for e in named if e.intervention and f" at {e.intervention.site}" in text]
-    candidates = exact or named
-    return candidates[0] if len(candidates) == 1 else None
 
 
 def _fingerprint(anchor: Any) -> tuple[int, ...]:

@@ -174,8 +174,10 @@ def test_after_an_error_in_the_model_everything_is_as_before(error: BaseExceptio
 def test_after_a_bad_intervention_the_next_run_works(tiny_llama: nn.Module) -> None:
     """O18: hooks gone, the model pickles, and the message names site, operation and shapes."""
     before = hooks(tiny_llama)
-    with pytest.raises(lv.InterventionError, match=r"add at model\.layers\.0.*\(4,\)"):
-        lv.trace(tiny_llama, IDS, ALL, lv.add("model.layers.0", torch.ones(4)))
+    edits = [lv.zero("model.layers.0"), lv.add("model.layers.0", torch.ones(4))]
+    with pytest.raises(lv.InterventionError, match=r"add at model\.layers\.0.*\(4,\)") as caught:
+        lv.trace(tiny_llama, IDS, ALL, edits)
+    assert caught.value.intervention is edits[1]
     assert hooks(tiny_llama) == before
     pickle.dumps(tiny_llama)
     with torch.no_grad():

@@ -284,6 +284,9 @@ def test_max_bytes_leaves_out_and_says_so(tiny_llama: nn.Module) -> None:
     assert "left out" in trace.missed["model.layers.2"]
     with pytest.raises(lv.NotRecordedError, match="max_bytes"):
         trace["model.layers.2"]
+    named = lv.trace(tiny_llama, IDS, ["model.layers.*", "model.layers.2"], max_bytes=2 * layer)
+    assert named.sites == ("model.layers.0", "model.layers.1", "model.layers.2")
+    assert named.missed == {}
 
 
 def test_the_demo_model_says_paris(demo_model: tuple[Any, Any]) -> None:

@@ -90,7 +90,7 @@ def test_state_is_small_and_strict(page: Page, explorer: Explorer) -> None:
     assert asdict(State(**state)).keys() == state.keys()
 
 
-def test_what_the_limit_left_out_is_tried_once_and_said(
+def test_what_the_limit_left_out_is_recorded_when_it_is_looked_at(
     tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     explorer = lv.explore(tiny_llama, tokenizer, max_bytes=2000)
@@ -100,6 +100,9 @@ def test_what_the_limit_left_out_is_tried_once_and_said(
     last = "model.layers.2.mlp"
     assert "left out" in explorer.trace.missed[last]
     for _ in range(2):
-        assert "max_bytes" in page.refused("tile", **tile_of(last))["message"]
+        assert page.ask("tile", **tile_of(last))["plane"] == [5, 16]
         assert page.ask("hello")["state"]["run"] == 2
+    assert torch.equal(
+        explorer.trace[last], lv.extract(tiny_llama, PROMPT, last, tokenizer=tokenizer)[last]
+    )
     explorer.close()
