@@ -10,7 +10,7 @@ backslash. The root module's path is empty: its sites are written ``:output`` an
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from .errors import SiteError
@@ -94,11 +94,15 @@ class Site:
 
     def at_call(self, call: int | None) -> Site:
         """The same address at another call."""
-        return replace(self, call=call)
+        if call == self.call:
+            return self
+        return Site(self.path, self.op, self.op_index, self.side, self.leaf, call)
 
     def at_path(self, path: str) -> Site:
         """The same side, leaf and call at another module."""
-        return self if path == self.path else replace(self, path=path)
+        if path == self.path:
+            return self
+        return Site(path, self.op, self.op_index, self.side, self.leaf, self.call)
 
 
 def escape(name: str) -> str:

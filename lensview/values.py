@@ -12,10 +12,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from .errors import SiteError, near
 
@@ -24,7 +25,7 @@ Path = tuple[str | int, ...]
 
 def children(value: Any) -> list[tuple[str | int, Any]] | None:
     """The direct members of a container with their keys, in its own order; None for a leaf."""
-    if isinstance(value, torch.Tensor):
+    if value is None or isinstance(value, (Tensor, str, int, float)):
         return None
     if isinstance(value, Mapping):
         return [(k, v) for k, v in value.items() if isinstance(k, (str, int))]
@@ -53,9 +54,29 @@ def leaves(value: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 def main_path(value: Any) -> Path | None:
     """The path of the main tensor: the first tensor leaf, integers included. None without one."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return ()
-    return next((p for p, leaf in leaves(value) if isinstance(leaf, torch.Tensor)), None)
+    for key, member in children(value) or ():
+        inner = main_path(member)
+        if inner is not None:
+            return (key, *inner)
+    return None
+
+
+def main_in(value: Any, leaf: Path) -> tuple[Path, Tensor | None]:
+    """The main tensor of the member at `leaf` (of the whole value for ``()``), and its whole path;
+    None, with `leaf` itself, where the member holds no tensor.
+
+    Raises:
+        SiteError: there is no such member.
+    """
+    member = get(value, leaf) if leaf else value
+    if isinstance(member, Tensor):
+        return leaf, member
+    inner = main_path(member)
+    if inner is None:
+        return leaf, None
+    return (*leaf, *inner), get(member, inner)
 
 
 def get(value: Any, path: Path) -> Any:
@@ -165,10 +186,23 @@ def binder(forward: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str, 
     return bind
 
 
-def _parameter_names(
-    forward: Callable[..., Any],
-) -> tuple[tuple[str, ...], tuple[str, ...], str | None]:
+_Names = tuple[tuple[str, ...], tuple[str, ...], str | None]
+_names: weakref.WeakKeyDictionary[Any, _Names] = weakref.WeakKeyDictionary()
+"""By plain function: reading a signature costs more than a small layer's forward."""
+
+
+def _parameter_names(forward: Callable[..., Any]) -> _Names:
     """The names that take positional arguments, the keyword-only ones, and ``*args``' own."""
+    function = getattr(forward, "__func__", None)
+    if function is None:
+        return _read_names(forward)
+    known = _names.get(function)
+    if known is None:
+        known = _names[function] = _read_names(forward)
+    return known
+
+
+def _read_names(forward: Callable[..., Any]) -> _Names:
     try:
         parameters = inspect.signature(forward).parameters.values()
     except (TypeError, ValueError):  # builtins have no signature; their arguments go unnamed

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from transformers import (
         GPT2LMHeadModel,
         LlamaForCausalLM,
@@ -16,6 +20,18 @@ if TYPE_CHECKING:
     )
 
 torch.set_num_threads(2)
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+]
 
 
 @pytest.fixture(scope="session")
@@ -56,3 +72,21 @@ def tiny_gpt2() -> GPT2LMHeadModel:
     model = GPT2LMHeadModel(config)
     model.eval()
     return model
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, without a window; one for all tests, as Playwright allows only one."""
+    from playwright.sync_api import sync_playwright
+
+    named = [os.environ.get("LENSVIEW_CHROMIUM"), *map(shutil.which, BROWSERS)]
+    found = next(filter(None, named), None)
+    if found is None:
+        pytest.fail(
+            "The browser tests need Chromium, and none is installed. `make test` installs it; by "
+            "hand: apt-get install chromium, or name it in LENSVIEW_CHROMIUM."
+        )
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=found, args=BROWSER_FLAGS)
+        yield launched
+        launched.close()

@@ -6,9 +6,7 @@ import base64
 import html
 import json
 import math
-import os
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +22,7 @@ from lensview.tensors.tiles import tile
 from lensview.traces.trace import Trace
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
     Demo = tuple[PreTrainedModel, PreTrainedTokenizerBase]
@@ -292,9 +291,9 @@ def test_no_token_reaches_plotly_as_markup(hostile: Trace) -> None:
 
 
 @pytest.mark.browser
-def test_a_browser_draws_every_token_as_text(hostile: Trace, odd: Trace, tmp_path: Path) -> None:
-    from playwright.sync_api import sync_playwright
-
+def test_a_browser_draws_every_token_as_text(
+    hostile: Trace, odd: Trace, tmp_path: Path, browser: Browser
+) -> None:
     page_file = tmp_path / "figures.html"
     logits = -torch.arange(101.0)[None]
     trace = Trace(replace(hostile._parts, logits=logits, spell=lambda i: (HOSTILE * 13)[i]))
@@ -306,40 +305,28 @@ def test_a_browser_draws_every_token_as_text(hostile: Trace, odd: Trace, tmp_pat
         ),
         encoding="utf-8",
     )
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"]
-        )
-        page = browser.new_page(viewport={"width": 900, "height": 1000})
-        complaints: list[str] = []
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(page_file.as_uri())
-        page.wait_for_selector(".ytick >> nth=15", state="attached")
-        drawn = page.eval_on_selector_all(".ytick", "e => e.map(x => x.textContent)")
-        assert page.locator(".ytick a, .ytick tspan[style*=bold]").count() == 0
-        seen = [token.replace(" ", "·") for token in HOSTILE]
-        seen = [t if len(t) <= 24 else t[:23] + "…" for t in seen]
-        assert sorted(drawn[:8]) == [f"{n}  {t}" for n, t in enumerate(seen)]
-        assert {d.split(" #")[0] for d in drawn[8:]} == set(seen)
-        assert page.title() != "1"
-        legend = page.eval_on_selector_all(".legendtext", "e => e.map(x => x.textContent)")
-        assert legend == ["NaN × 3", "+inf × 1", "−inf × 2"]
-        box = page.locator(".heatmaplayer").first.bounding_box()
-        assert box is not None
-        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 16)
-        page.wait_for_selector(".hovertext")
-        hover = page.locator(".hovertext").text_content()
-        assert hover is not None and hover.startswith("token 0  <b>x</b>")
-        assert complaints == []
-        browser.close()
-
-
-def chromium() -> str:
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    found = [os.environ.get("LENSVIEW_CHROMIUM"), *map(shutil.which, names)]
-    path = next((f for f in found if f), None)
-    assert path, "no Chromium: install one, or name it in LENSVIEW_CHROMIUM"
-    return path
+    page = browser.new_page(viewport={"width": 900, "height": 1000})
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(page_file.as_uri())
+    page.wait_for_selector(".ytick >> nth=15", state="attached")
+    drawn = page.eval_on_selector_all(".ytick", "e => e.map(x => x.textContent)")
+    assert page.locator(".ytick a, .ytick tspan[style*=bold]").count() == 0
+    seen = [token.replace(" ", "·") for token in HOSTILE]
+    seen = [t if len(t) <= 24 else t[:23] + "…" for t in seen]
+    assert sorted(drawn[:8]) == [f"{n}  {t}" for n, t in enumerate(seen)]
+    assert {d.split(" #")[0] for d in drawn[8:]} == set(seen)
+    assert page.title() != "1"
+    legend = page.eval_on_selector_all(".legendtext", "e => e.map(x => x.textContent)")
+    assert legend == ["NaN × 3", "+inf × 1", "−inf × 2"]
+    box = page.locator(".heatmaplayer").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 16)
+    page.wait_for_selector(".hovertext")
+    hover = page.locator(".hovertext").text_content()
+    assert hover is not None and hover.startswith("token 0  <b>x</b>")
+    assert complaints == []
+    page.close()
 
 
 def test_ink_and_paper_are_set_together(hostile: Trace) -> None:

@@ -20,7 +20,7 @@ from ..resolve import Target, resolve
 from ..sites import Site, split_path
 from ..taps.hooks import UNCHANGED, Visitor
 from ..traces.parts import InterventionReport
-from ..values import get, main_path, replace
+from ..values import get, main_in, replace
 
 
 @dataclass
@@ -99,12 +99,12 @@ def _tensor(
     site: Site, value: Any, intervention: Intervention
 ) -> tuple[tuple[str | int, ...], Tensor]:
     try:
-        part = get(value, site.leaf)
+        path, tensor = main_in(value, site.leaf)
     except SiteError as error:
         raise InterventionError(f"{intervention.op} at {site}: {error}") from error
-    inner = main_path(part)
-    if inner is None:
+    if tensor is None:
+        kind = type(get(value, path)).__name__
         raise InterventionError(
-            f"{intervention.op} at {site}: there is no tensor here, but a {type(part).__name__}."
+            f"{intervention.op} at {site}: there is no tensor here, but a {kind}."
         )
-    return (*site.leaf, *inner), get(part, inner)
+    return path, tensor

@@ -16,11 +16,10 @@ from torch import Tensor
 from ..errors import SiteError
 from ..modules import CONTAINERS
 from ..resolve import Target
-from ..sites import Site
 from ..taps.hooks import UNCHANGED
 from ..tensors.dense import held_bytes
 from ..traces.parts import Record
-from ..values import get, main_path
+from ..values import get, main_in
 
 
 class Copies:
@@ -66,27 +65,34 @@ def _key(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def _copied(tensor: Tensor) -> Tensor:
+    if not torch.is_inference_mode_enabled():
+        return tensor.detach().clone()
     # Outside inference mode the clone is a normal tensor, which can be edited and patched anywhere.
     with torch.inference_mode(False), torch.no_grad():
         return tensor.detach().clone()
 
 
-@dataclass
+@dataclass(eq=False)
 class _Seen:
-    """One target's values so far."""
+    """One target's values so far; `text` is its site's, without a call."""
 
     target: Target
+    text: str
     calls: int = 0
     kept: int = 0
     without: str = ""
     left_out: dict[int, str] = field(default_factory=dict)
+
+    def text_of(self, call: int) -> str:
+        """The canonical text of one call's value, once all calls are known."""
+        return self.text if self.calls <= 1 else f"{self.text}@{call}"
 
 
 class Recorder:
     """Keeps what the targets' values were; one per run."""
 
     def __init__(self, targets: list[Target], max_bytes: int | None) -> None:
-        self._seen = [_Seen(t) for t in targets]
+        self._seen = [_Seen(t, str(t.site.at_call(None))) for t in targets]
         self._max_bytes = max_bytes
         self._copies = Copies()
         self._held = 0
@@ -107,9 +113,12 @@ class Recorder:
         site = seen.target.site
         if site.call not in (None, call):
             return
-        path, tensor = _chosen(site, value)
+        try:
+            path, tensor = main_in(value, site.leaf)
+        except SiteError as error:
+            raise SiteError(f"{site}: {error}") from error
         if tensor is None:
-            kind = type(value if path is None else get(value, path)).__name__
+            kind = type(get(value, path)).__name__
             seen.without = f"its {site.side} holds no tensor there, but a {kind}."
             return
         size = held_bytes(tensor)
@@ -123,7 +132,7 @@ class Recorder:
         copy, new = self._copies.take(tensor)
         self._held += size if new else 0
         seen.kept += 1
-        self._values.append((seen, call, copy, path or ()))
+        self._values.append((seen, call, copy, path))
 
     # --- after the run -----------------------------------------------------------------------
 
@@ -131,51 +140,34 @@ class Recorder:
         """The records by canonical text, in the order in which the values passed."""
         result: dict[str, Record] = {}
         for seen, call, tensor, leaf in self._values:
-            site = seen.target.site.at_call(call if seen.calls > 1 else None)
-            result.setdefault(str(site), Record(site, tensor, leaf))
+            text = seen.text_of(call)
+            if text not in result:
+                site = seen.target.site.at_call(call if seen.calls > 1 else None)
+                result[text] = Record(site, tensor, leaf)
         return result
 
     def calls(self) -> dict[str, int]:
         """How often each target's module was called, by the site's text without its call."""
-        return {str(s.target.site.at_call(None)): s.calls for s in self._seen}
+        return {s.text: s.calls for s in self._seen}
 
     def asked(self) -> dict[str, tuple[str, ...]]:
         """What each text that was asked for turned out to mean."""
-        result: dict[str, list[str]] = {}
+        result: dict[str, dict[str, None]] = {}
         for seen, call, _, _ in self._values:
-            site = seen.target.site.at_call(call if seen.calls > 1 else None)
-            sites = result.setdefault(seen.target.asked, [])
-            if str(site) not in sites:
-                sites.append(str(site))
+            result.setdefault(seen.target.asked, {})[seen.text_of(call)] = None
         return {text: tuple(sites) for text, sites in result.items()}
 
     def missed(self) -> dict[str, str]:
         """Values with no record, each with the likely reason; globs select only tensors."""
         result = {}
-        held = self.records()
         for seen in self._seen:
-            site = seen.target.site
             for call, reason in seen.left_out.items():
-                result[str(site.at_call(call if seen.calls > 1 else None))] = reason
+                result[seen.text_of(call)] = reason
             nothing = not seen.kept and not seen.left_out
             if nothing and not (seen.target.expanded and seen.calls):
-                result[str(site)] = _reason(seen)
+                result[str(seen.target.site)] = _reason(seen)
+        held = {seen.text_of(call) for seen, call, _, _ in self._values}
         return {site: reason for site, reason in result.items() if site not in held}
-
-
-def _chosen(site: Site, value: Any) -> tuple[tuple[str | int, ...] | None, Tensor | None]:
-    """The leaf that a site means in a whole value, and its tensor, if it is one."""
-    if not site.leaf:
-        path = main_path(value)
-        return path, None if path is None else get(value, path)
-    try:
-        part = get(value, site.leaf)
-    except SiteError as error:
-        raise SiteError(f"{site}: {error}") from error
-    inner = main_path(part)
-    if inner is None:
-        return site.leaf, None
-    return (*site.leaf, *inner), get(part, inner)
 
 
 def _reason(seen: _Seen) -> str:

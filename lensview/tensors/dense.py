@@ -49,6 +49,8 @@ def full_shape(tensor: Tensor) -> tuple[int, ...]:
 
 def held_bytes(tensor: Tensor) -> int:
     """The bytes of memory that a tensor's values take, a sparse one's indices included."""
+    if tensor.layout == torch.strided:
+        return tensor.numel() * tensor.element_size()
     if tensor.layout == torch.sparse_coo:
         return tensor._indices().nbytes + tensor._values().nbytes
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from ..errors import NotRecordedError, near
 from ..tensors.dense import components, full_shape, widest
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from .trace import Trace
+from .parts import Parts
 
 
 @dataclass(frozen=True)
@@ -64,14 +60,14 @@ class Diff(Mapping[str, SiteDiff]):
         self.kl = kl
 
     @classmethod
-    def of(cls, first: Trace, second: Trace) -> Diff:
-        """Compare two traces; records are compared in float64 on the first one's device."""
-        held = set(second.sites)
-        sites = {s: _site(first[s], second[s]) for s in first.sites if s in held}
+    def of(cls, first: Parts, second: Parts) -> Diff:
+        """Compare what two traces hold, in float64 on the first one's device."""
+        mine, other = first.records, second.records
+        sites = {s: _site(mine[s].tensor, other[s].tensor) for s in mine if s in other}
         return cls(
             sites,
-            tuple(s for s in first.sites if s not in held),
-            tuple(s for s in second.sites if s not in sites),
+            tuple(s for s in mine if s not in other),
+            tuple(s for s in other if s not in mine),
             _kl(first.logits, second.logits),
         )
 

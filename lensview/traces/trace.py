@@ -178,7 +178,7 @@ class Trace(Mapping[str, Tensor]):
 
     def diff(self, other: Trace) -> Diff:
         """What changed between this trace and `other`, site by site (see `Diff`)."""
-        return Diff.of(self, other)
+        return Diff.of(self._parts, other._parts)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the trace as one safetensors file, complete or not at all (see `storage`)."""

@@ -7,23 +7,12 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from .driver import PATIENCE, Notebook, write_notebook
 from .server import REPOSITORY, Server
 
 RESULTS = REPOSITORY / "test-results"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-]
 SIZE = {"width": 1400, "height": 1100}
 TINY = Path(__file__).with_name("tiny.py")
 
@@ -47,21 +36,6 @@ def _served(folder: Path, app: str) -> Iterator[Server]:
     shutil.copy(TINY, server.root)
     yield server
     server.close()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium, without a window."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.fail(
-            "The browser tests need Chromium, and none is installed. `make test` installs it; by "
-            "hand: apt-get install chromium."
-        )
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=found, args=FLAGS)
-        yield launched
-        launched.close()
 
 
 @pytest.fixture
