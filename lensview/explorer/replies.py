@@ -18,6 +18,7 @@ from ..errors import InputError, NotRecordedError
 from ..modules import ModuleRow
 from ..session import Session
 from ..sites import Site
+from ..tensors.dense import full_shape
 from ..tensors.labels import token_labels
 from ..tensors.tiles import Tile
 from ..traces.trace import Trace
@@ -204,7 +205,7 @@ def _output_shapes(trace: Trace | None) -> dict[str, str]:
         if site.path in found:
             more[site.path] = more.get(site.path, 1) + 1
         else:
-            found[site.path] = " x ".join(map(str, trace[text].shape)) or "scalar"
+            found[site.path] = " x ".join(map(str, full_shape(trace[text]))) or "scalar"
     return {p: f"{s}, {more[p]} calls" if p in more else s for p, s in found.items()}
 
 

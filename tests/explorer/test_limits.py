@@ -106,3 +106,16 @@ def test_what_the_limit_left_out_is_recorded_when_it_is_looked_at(
         explorer.trace[last], lv.extract(tiny_llama, PROMPT, last, tokenizer=tokenizer)[last]
     )
     explorer.close()
+
+
+def test_nested_values_are_shown_part_by_part() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0)
+    explorer = Explorer(lv.LocalSession(nn.TransformerEncoder(layer, 2).eval()))
+    page = Page(explorer)
+    mask = torch.tensor([[False] * 4, [False, False, True, True]])
+    trace = explorer.run({"src": torch.randn(2, 4, 8), "src_key_padding_mask": mask})
+    assert trace is not None and trace["layers.0"].is_nested
+    assert "2 x 4 x 8" in page.ask("outputs", offset=0, limit=100)["shapes"]
+    reply = page.ask("tile", **tile_of("layers.0", index=[1]))
+    assert reply["plane"] == [2, 8] and "nested" in reply["note"]
+    explorer.close()

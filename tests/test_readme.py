@@ -1,0 +1,43 @@
+"""The README's and the docs' examples run as they are written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def python_blocks(name: str) -> list[str]:
+    """The page's Python examples, IPython's lines left out."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text("utf-8"), re.DOTALL)
+    return ["\n".join(line for line in b.splitlines() if line[:1] != "%") for b in blocks]
+
+
+def test_the_readme(
+    demo_model: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in python_blocks("README.md"):
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["trace"].top(1)[0].text == " Paris"
+    assert names["explorer"].trace is not None or names["explorer"].wait(60)
+    assert (tmp_path / "run.safetensors").exists()
+    names["explorer"].close()
+
+
+def test_the_page_on_sites(demo_model: tuple[Any, Any], tmp_path: Path) -> None:
+    import lensview as lv
+
+    model, tokenizer = demo_model
+    other = lv.trace(model, "The capital of Spain is", "**.mlp", tokenizer=tokenizer)
+    names = {"lv": lv, "model": model, "inputs": "The capital of France is", "other": other}
+    (block,) = python_blocks("docs/sites-and-interventions.md")
+    block = block.replace("tokenizer=None", "tokenizer=tokenizer")
+    block = block.replace("run.safetensors", str(tmp_path / "run.safetensors"))
+    exec(compile(block, "docs", "exec"), {**names, "tokenizer": tokenizer})
+    assert (tmp_path / "run.safetensors").exists()
