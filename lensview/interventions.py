@@ -167,7 +167,7 @@ def _patch_source(text: str, source: Any) -> PatchSource:
 def short(value: Any) -> str:
     """An argument of an intervention in a few words, for messages and tables."""
     if isinstance(value, Tensor):
-        return f"tensor{tuple(value.shape)}"
+        return f"{value.item():g}" if value.dim() == 0 else f"tensor{tuple(value.shape)}"
     if isinstance(value, PatchSource):
         return "from a tensor" if value.whole is not None else "from another run"
     return f"{value:g}" if isinstance(value, float) else str(value)

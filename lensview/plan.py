@@ -51,13 +51,17 @@ class Plan:
             SiteError: a text is not a site.
             InterventionError: something in `interventions` is not one.
         """
-        texts = (sites,) if isinstance(sites, str) else tuple(sites)
+        texts = (sites,) if isinstance(sites, str) else _listed(sites, "sites", "site texts")
         for text in texts:
             if not isinstance(text, str):
-                raise SiteError(f"A site is a text, not a {type(text).__name__}: {text!r}.")
+                raise SiteError(f"A site is a text, not a {type(text).__name__}: {text!r:.80}.")
             Site.parse(text)
-        edits = (interventions,) if isinstance(interventions, Intervention) else interventions
-        edits = tuple(edits)
+        single = isinstance(interventions, (Intervention, str))
+        edits = (
+            (interventions,)
+            if single
+            else _listed(interventions, "interventions", "what lv.zero, lv.scale, … make")
+        )
         for edit in edits:
             if not isinstance(edit, Intervention):
                 raise InterventionError(
@@ -86,6 +90,15 @@ class Plan:
         """
         edits = tuple(_read(i, tensors) for i in body["interventions"])
         return cls(tuple(body["sites"]), edits, body["keep_output"], body["max_bytes"])
+
+
+def _listed(value: Any, name: str, of: str) -> tuple[Any, ...]:
+    if callable(value) or not isinstance(value, Iterable):
+        raise TypeError(
+            f"{name} is a {type(value).__name__}; it takes {of}, one or a list of them."
+            + (" A tokenizer goes in by name: tokenizer=…." if hasattr(value, "decode") else "")
+        )
+    return tuple(value)
 
 
 def _written(edit: Intervention, tensors: dict[str, Tensor]) -> dict[str, Any]:

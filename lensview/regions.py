@@ -141,8 +141,9 @@ def _features(index: At, shape: Sequence[int], items: list[Item], frame: Frame, 
         return
     _need(
         frame.heads is not None,
-        f"{where}: heads are not known here (shape {tuple(shape)}). They are at the outputs of "
-        "q_proj, k_proj and v_proj and at the input of o_proj; elsewhere index the dim itself.",
+        f"{where}: heads are not known here (shape {tuple(shape)}). They are only at the outputs "
+        "of modules named q_proj, k_proj and v_proj and at the input of one named o_proj; "
+        "elsewhere index the dim itself.",
     )
     heads = frame.heads or 1
     width, rest = divmod(shape[-1], heads)
@@ -162,7 +163,12 @@ def _tokens(
     token: Item, shape: Sequence[int], items: list[Item], frame: Frame, where: str
 ) -> list[Region]:
     mask = frame.mask
-    _need(mask is not None, f"{where}: this run has no tokens, so token {token} means nothing.")
+    _need(
+        mask is not None,
+        f"{where}: no tokens are known here, so at(token=…) means nothing. They are known where "
+        "the inputs hold input_ids, and in an encoder-decoder inside its encoder only; elsewhere "
+        "index the dim itself.",
+    )
     assert mask is not None
     _need(
         tuple(shape[:2]) == tuple(mask.shape),

@@ -83,7 +83,4 @@ def find(path: str, modules: Mapping[str, nn.Module], text: str) -> str:
             f"{text!r} is a parameter, not a module: sites are values that pass in a forward. Its "
             f"module is {str(Site(parent))!r}."
         )
-    raise SiteError(
-        f"There is no module {path!r} in this model.{near(path, modules)} "
-        "lv.trace(model, …, sites='**') records every module's output."
-    )
+    raise SiteError(f"There is no module {path!r} in this model.{near(path, modules)}")

@@ -56,6 +56,10 @@ class Site:
         Raises:
             SiteError: the text is not a site; the message says what was expected.
         """
+        if not isinstance(text, str):
+            raise SiteError(
+                f"A site is a text such as 'model.layers.0.mlp', not a {type(text).__name__}."
+            )
         match = _SITE.fullmatch(text)
         if match is None:
             raise SiteError(

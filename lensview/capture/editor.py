@@ -20,6 +20,7 @@ from ..resolve import Target, resolve
 from ..sites import Site, split_path
 from ..taps.hooks import UNCHANGED, Visitor
 from ..traces.parts import InterventionReport
+from ..traces.tokens import Tokens
 from ..values import get, main_in, replace
 
 
@@ -41,10 +42,10 @@ class Editor:
         model: nn.Module,
         modules: Mapping[str, nn.Module],
         interventions: tuple[Intervention, ...],
-        mask: Tensor | None,
+        tokens: Tokens | None,
     ) -> None:
         self._config = getattr(model, "config", None)
-        self._mask = mask
+        self._tokens = tokens
         self._edits = [_Edit(i, resolve([i.site], modules)) for i in interventions]
 
     def visitors(self) -> Iterator[tuple[Target, Visitor]]:
@@ -54,7 +55,9 @@ class Editor:
                 yield target, self._visitor(edit, target)
 
     def _visitor(self, edit: _Edit, target: Target) -> Visitor:
-        frame = Frame(self._mask, heads_at(self._config, target.site))
+        covered = self._tokens is not None and self._tokens.cover(target.site.path)
+        mask = self._tokens.mask if self._tokens is not None and covered else None
+        frame = Frame(mask, heads_at(self._config, target.site))
 
         def visit(call: int, value: Any) -> Any:
             if target.site.call not in (None, call):

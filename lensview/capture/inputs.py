@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..modules import index
 from ..tensors.labels import token_labels
 from ..traces.tokens import Tokens
 
@@ -38,6 +39,12 @@ def prepare(model: nn.Module, inputs: Any, tokenizer: Any = None) -> Call:
             the model has no embedding for.
         TypeError: something that cannot be an input.
     """
+    if tokenizer is not None and (isinstance(tokenizer, type) or not callable(tokenizer)):
+        kind = tokenizer.__name__ if isinstance(tokenizer, type) else type(tokenizer).__name__
+        raise InputError(
+            f"tokenizer is {'the class ' if isinstance(tokenizer, type) else 'a '}{kind}; give a "
+            "tokenizer that was loaded, for example AutoTokenizer.from_pretrained(…)."
+        )
     device = input_device(model)
     if isinstance(inputs, str):
         inputs = [inputs]
@@ -47,6 +54,11 @@ def prepare(model: nn.Module, inputs: Any, tokenizer: Any = None) -> Call:
     elif isinstance(inputs, Tensor):
         call = Call((_moved(inputs, device),), {}, None)
     elif isinstance(inputs, Mapping):
+        if isinstance(inputs.get("input_ids"), list):
+            raise InputError(
+                "input_ids is a list of numbers; call the tokenizer with return_tensors='pt', or "
+                "give the text itself and tokenizer=…."
+            )
         call = Call((), {str(k): _moved(v, device) for k, v in inputs.items()}, None)
     elif isinstance(inputs, tuple):
         call = Call(tuple(_moved(v, device) for v in inputs), {}, None)
@@ -158,7 +170,14 @@ def _tokens(model: nn.Module, call: Call, tokenizer: Any) -> Tokens | None:
     ids = call.kwargs.get("input_ids")
     if ids is None and call.args and embedding is not None:
         ids = call.args[0]
-    if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point():
+    if not isinstance(ids, Tensor) or ids.is_floating_point():
+        return None
+    if ids.dim() == 1 and embedding is not None:
+        raise InputError(
+            f"Token ids are a matrix of (batch, tokens), not of shape {tuple(ids.shape)}: for one "
+            "row write ids[None]."
+        )
+    if ids.dim() != 2:
         return None
     if ids.numel() == 0:
         raise InputError(f"The inputs hold no tokens: input_ids has shape {tuple(ids.shape)}.")
@@ -169,7 +188,16 @@ def _tokens(model: nn.Module, call: Call, tokenizer: Any) -> Tokens | None:
     if isinstance(mask, Tensor) and mask.shape == ids.shape:
         real = mask.detach().cpu() != 0
     rows = [row[keep].tolist() for row, keep in zip(ids, real, strict=True)]
-    return Tokens(ids, real, [token_labels(tokenizer, row) for row in rows])
+    return Tokens(ids, real, [token_labels(tokenizer, row) for row in rows], _scope(model))
+
+
+def _scope(model: nn.Module) -> str:
+    """The site path of the encoder, where the model has a decoder that reads other tokens."""
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return ""
+    get: Any = getattr(model, "get_encoder", None)
+    encoder = get() if callable(get) else None
+    return next((path for path, module in index(model).items() if path and module is encoder), "")
 
 
 def _in_vocabulary(ids: Tensor, embedding: nn.Module | None) -> None:

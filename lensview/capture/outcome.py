@@ -13,25 +13,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..traces.tokens import Tokens
 from ..version import VERSION
+from .inputs import Call
 
 
-def last_logits(module: nn.Module, output: Any, tokens: Tokens | None) -> Tensor | None:
-    """(B, V): the logits at each row's last real token, copied out of the output."""
+def last_logits(module: nn.Module, output: Any, call: Call) -> Tensor | None:
+    """(B, V): the logits at each row's last real token, copied out of the output.
+
+    The tokens are the ones that the logits are of: a decoder's, where the model has one.
+    """
     logits = (
         output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     )
-    if not isinstance(logits, Tensor) or logits.dim() != 3 or tokens is None:
+    if not isinstance(logits, Tensor) or logits.dim() != 3 or call.tokens is None:
         return None
     decoder = bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False))
+    mask = call.kwargs.get("decoder_attention_mask") if decoder else call.tokens.mask
     rows = torch.arange(len(logits))
     last = torch.full_like(rows, logits.shape[1] - 1)
-    if logits.shape[:2] == tokens.mask.shape and not decoder:
-        positions = torch.arange(logits.shape[1]).expand_as(tokens.mask)
-        last = positions.masked_fill(~tokens.mask, -1).max(1).values.clamp(min=0)
+    if isinstance(mask, Tensor) and logits.shape[:2] == mask.shape:
+        positions = torch.arange(logits.shape[1]).expand_as(mask)
+        last = positions.masked_fill(mask.cpu() == 0, -1).max(1).values.clamp(min=0)
     with torch.inference_mode(False), torch.no_grad():
         return logits.detach()[rows.to(logits.device), last.to(logits.device)]
+
+
+def _generates(module: nn.Module) -> bool:
+    """Whether its logits are a next token's: by transformers' word, where it has one."""
+    can: Any = getattr(module, "can_generate", None)
+    return bool(can()) if callable(can) else True
 
 
 def described(module: nn.Module, started: float) -> dict[str, Any]:
@@ -44,6 +54,7 @@ def described(module: nn.Module, started: float) -> dict[str, Any]:
         "dtype": "" if first is None else str(first.dtype).removeprefix("torch."),
         "device": "" if first is None else str(first.device),
         "training": module.training,
+        "generates": _generates(module),
         "started": started,
         "seconds": time.time() - started,
         "versions": {

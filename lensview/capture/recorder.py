@@ -119,7 +119,7 @@ class Recorder:
             raise SiteError(f"{site}: {error}") from error
         if tensor is None:
             kind = type(get(value, path)).__name__
-            seen.without = f"its {site.side} holds no tensor there, but a {kind}."
+            seen.without = f"its {site.side} holds no tensor there: it is {kind}."
             return
         size = held_bytes(tensor)
         limited = self._max_bytes is not None and seen.target.expanded
@@ -177,7 +177,7 @@ def _reason(seen: _Seen) -> str:
     if isinstance(module, CONTAINERS):
         return f"a {type(module).__name__} only holds modules; nothing passes through it."
     if seen.calls:
-        return f"the module was called {seen.calls} times in this run, counted from 0."
+        return f"the module was called {seen.calls} time(s) in this run, counted from 0."
     return (
         f"the {type(module).__name__} at {site.path or 'the root'} was never called in this run: "
         "its parent used its weights directly, called its forward, or took another path."

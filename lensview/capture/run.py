@@ -113,8 +113,7 @@ def run(
     modules = index(module)
     refuse(modules)
     targets = resolve(plan.sites, modules)
-    mask = None if call.tokens is None else call.tokens.mask
-    editor = Editor(module, modules, plan.interventions, mask)
+    editor = Editor(module, modules, plan.interventions, call.tokens)
     recorder = Recorder(targets, plan.max_bytes)
     points = _points(targets, recorder, editor, module, watch)
     started = time.time()
@@ -187,7 +186,7 @@ def _trace(
             asked=recorder.asked(),
             reports=editor.reports(),
             tokens=call.tokens,
-            logits=last_logits(module, output, call.tokens),
+            logits=last_logits(module, output, call),
             output=output if plan.keep_output else None,
             meta=described(module, started),
             spell=speller(tokenizer),

@@ -68,6 +68,11 @@ def explore(
 
 def _session(model: Any, tokenizer: Any) -> Session:
     if isinstance(model, nn.Module):
+        if isinstance(tokenizer, (str, type)):
+            raise TypeError(
+                f"The tokenizer is {tokenizer!r:.60}; give one that was loaded. The order is "
+                "explore(model, tokenizer, inputs)."
+            )
         return LocalSession(model, tokenizer)
     if isinstance(model, Session):
         if tokenizer is not None:

@@ -156,11 +156,11 @@ def _intervention(row: InterventionRow, base: Intervention | None) -> Interventi
 
 def merged(interventions: Iterable[Intervention], before: Sequence[Entry]) -> list[Entry]:
     """The table after code set the interventions that are on: rows that mean one of them stay
-    (with their ids), rows that are off or faulty stay too, the others go."""
+    (with their ids), rows that are off or cannot be read stay too, the others go."""
     fresh = list(interventions)
     kept: list[Entry] = []
     for entry in before:
-        if not entry.runs:
+        if not entry.row.enabled or entry.intervention is None:
             kept.append(entry)
             continue
         same = next((i for i in fresh if i is entry.intervention or _same(i, entry)), None)

@@ -141,6 +141,18 @@ class Runs:
             entries = self.wanted.entries
             return tuple(e.intervention for e in entries if e.runs and e.intervention is not None)
 
+    def enabled(self) -> tuple[Intervention, ...]:
+        """Those that are on, whether or not they can run."""
+        with self.lock:
+            entries = [e for e in self.wanted.entries if e.row.enabled]
+            return tuple(e.intervention for e in entries if e.intervention is not None)
+
+    def errors(self) -> dict[str, str]:
+        """Why rows that are on did not run, by what they say."""
+        with self.lock:
+            entries = [e for e in self.wanted.entries if e.row.enabled and e.row.error]
+            return {str(e.intervention or e.row.site): e.row.error for e in entries}
+
     def check(self) -> None:
         """Mark every row with what is wrong with it, without running anything."""
         with self.lock:
@@ -223,7 +235,6 @@ class Runs:
             inputs=inputs,
             sites=sites,
             model_state=state,
-            top_baseline=_top(baseline),
         )
         self._keep(latest, ran, asked)
 
@@ -256,13 +267,19 @@ class Runs:
     def _keep(self, latest: Latest, ran: list[Entry], asked: list[Entry]) -> None:
         on = tuple(e.intervention for e in ran if e.runs and e.intervention is not None)
         assert latest.trace is not None
-        notes = (
+        notes: tuple[str, ...] = (
             *_notes(latest.trace, latest.inputs, self.anchor, bool(on), self.max_bytes),
             *_idle(latest.trace),
         )
-        latest = replace(
-            latest, interventions=on, top_edited=_top(latest.trace) if on else (), notes=notes
-        )
+        left = sum(1 for e in ran if e.row.enabled and e.row.error)
+        if left:
+            notes = (
+                f"{left} intervention(s) could not run and were left out: see the rows.",
+                *notes,
+            )
+        assert latest.baseline is not None
+        before, now = _tops(latest.baseline, latest.trace if on else None)
+        latest = replace(latest, interventions=on, notes=notes, top_baseline=before, top_edited=now)
         after = {e.row.id: e for e in ran}
         with self.lock:
             self.latest = latest
@@ -332,10 +349,21 @@ def _training(anchor: Any) -> bool:
     return isinstance(anchor, nn.Module) and any(m.training for m in anchor.modules())
 
 
-def _top(trace: Trace) -> tuple[NextToken, ...]:
-    if trace.logits is None:
-        return ()
-    return tuple(NextToken(t.id, t.text, t.probability) for t in trace.top(TOP))
+Top = tuple[NextToken, ...]
+
+
+def _tops(baseline: Trace, edited: Trace | None) -> tuple[Top, Top]:
+    """The likeliest next tokens of either run, each with its probability in both."""
+    traces = [t for t in (baseline, edited) if t is not None]
+    if not all(t.predicts for t in traces):
+        return (), ()
+    likely = {t.id: t.text for trace in traces for t in trace.top(TOP)}
+
+    def row(trace: Trace) -> Top:
+        found = [NextToken(i, text, trace.probability(i)) for i, text in likely.items()]
+        return tuple(sorted(found, key=lambda token: -token.probability))
+
+    return row(baseline), () if edited is None else row(edited)
 
 
 def _notes(

@@ -123,7 +123,8 @@ class Explorer(anywidget.AnyWidget):
                 cancels the run and leaves the model as it was.
 
         Raises:
-            InputError, InterventionError, CaptureUnsupportedError: as `lensview.trace`.
+            InputError, CaptureUnsupportedError: as `lensview.trace`.
+            InterventionError: an intervention does not fit; the others were run and are shown.
             RunCancelled: it was cancelled in the page, or a newer run took its place.
         """
         runs = self._open()
@@ -151,7 +152,17 @@ class Explorer(anywidget.AnyWidget):
                 job.error = None
         if job.cancelled:
             raise RunCancelled(f"The run was cancelled: {job.cancelled}.")
+        if errors := self.errors:
+            raise InterventionError(
+                "The run is shown without the interventions that do not fit:\n  "
+                + "\n  ".join(errors.values())
+            )
         return runs.latest.trace
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """Why interventions that are on were left out of the latest run, by what they say."""
+        return self._open().errors()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until no run is in progress; False when `timeout` seconds passed first."""
@@ -285,7 +296,7 @@ class Explorer(anywidget.AnyWidget):
             try:
                 self.set_trait("baseline", latest.baseline)
                 self.set_trait("trace", latest.trace)
-                edits = runs.interventions()
+                edits = runs.enabled()
                 if edits != self.interventions:
                     self.interventions = edits
             except Exception:

@@ -90,6 +90,8 @@ class Diff(Mapping[str, SiteDiff]):
     def __repr__(self) -> str:
         different = {s: d for s, d in self._sites.items() if d.changed or d.note}
         rows = [f"{len(different)} of {len(self)} common sites differ"]
+        if not len(self):
+            rows = ["no site is in both traces"]
         if self.kl is not None:
             rows[0] += f"; KL of the next token {', '.join(f'{k:.4g}' for k in self.kl)} nats"
         width = max((len(s) for s in different), default=0)

@@ -60,6 +60,7 @@ def write(parts: Parts, path: str | PathLike[str]) -> None:
         "asked": {text: list(sites) for text, sites in parts.asked.items()},
         "reports": [[r.calls, r.changed] for r in parts.reports],
         "labels": None if parts.tokens is None else parts.tokens.labels,
+        "scope": "" if parts.tokens is None else parts.tokens.scope,
         "spelt": _spelt(parts),
         "meta": dict(parts.meta),
         "run": {
@@ -188,7 +189,7 @@ def _parts(body: dict[str, Any], tensors: dict[str, Tensor], tokenizer: Any) -> 
     }
     tokens = None
     if body["labels"] is not None:
-        tokens = Tokens(own["ids"], own["mask"], body["labels"])
+        tokens = Tokens(own["ids"], own["mask"], body["labels"], body["scope"])
     reports = tuple(
         InterventionReport(i, calls, changed)
         for i, (calls, changed) in zip(plan.interventions, body["reports"], strict=True)

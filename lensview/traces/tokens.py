@@ -30,12 +30,20 @@ class Tokens:
     Attributes:
         ids: int64 (B, T), on the CPU, padding included.
         mask: bool (B, T), on the CPU, True at real tokens.
-        labels: per row, one label for each *real* token; never blank, never markup.
+        labels: per row, one label for each *real* token; never blank, never markup, and never the
+            same for two ids.
+        scope: the site path of the module inside which these are the tokens: the encoder of an
+            encoder-decoder, whose decoder reads others. "" is everywhere.
     """
 
     ids: Tensor
     mask: Tensor
     labels: list[list[str]]
+    scope: str = ""
+
+    def cover(self, path: str) -> bool:
+        """Whether the module at site path `path` works on these tokens."""
+        return not self.scope or path == self.scope or path.startswith(f"{self.scope}.")
 
     def positions(self, row: int = 0) -> list[int]:
         """The columns of the real tokens of `row`, in order."""

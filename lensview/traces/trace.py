@@ -148,7 +148,9 @@ class Trace(Mapping[str, Tensor]):
         """Whether the record's dims 0 and 1 are the batch and the tokens of this run."""
         if self.tokens is None:
             return False
-        return full_shape(self[text])[:2] == tuple(self.tokens.ids.shape)
+        record = self.record(text)
+        shape = full_shape(record.tensor)
+        return self.tokens.cover(record.site.path) and shape[:2] == tuple(self.tokens.ids.shape)
 
     def top(self, k: int = 5, row: int = 0) -> list[Token]:
         """The `k` most probable next tokens of batch row `row`, after its last real token.
@@ -156,15 +158,38 @@ class Trace(Mapping[str, Tensor]):
         Probabilities are a softmax of `logits` in float32.
 
         Raises:
-            ValueError: the model has no logits, `row` is out of range, or `k` is less than 1.
+            ValueError: the model predicts no next token, `row` is out of range, or `k` is less
+                than 1.
         """
-        if self.logits is None:
-            raise ValueError("This run has no next tokens: the model's output has no logits.")
-        if not -len(self.logits) <= row < len(self.logits):
-            raise ValueError(f"Row {row} is out of range: the batch has {len(self.logits)} rows.")
+        logits = self._predictions(row)
         if k < 1:
             raise ValueError(f"top takes k of 1 or more, not {k}.")
-        return likeliest(self.logits[row], k, self.spelling)
+        return likeliest(logits, k, self.spelling)
+
+    def probability(self, token: int, row: int = 0) -> float:
+        """The probability of a token id as the next token of batch row `row`; see `top`."""
+        logits = self._predictions(row)
+        if not 0 <= token < len(logits):
+            raise ValueError(f"Token id {token} is out of range: there are {len(logits)}.")
+        return float(torch.softmax(logits.float(), -1)[token])
+
+    @property
+    def predicts(self) -> bool:
+        """Whether `logits` are those of a next token: the model is one that generates text."""
+        return self.logits is not None and bool(self.meta.get("generates", True))
+
+    def _predictions(self, row: int) -> Tensor:
+        if self.logits is None or not self.predicts:
+            model = self.meta.get("model", "the model")
+            raise ValueError(
+                f"This run has no next tokens: {model} does not generate text."
+                if self.logits is not None
+                else f"This run has no next tokens: the output of {model} has no logits (B, T, V) "
+                "over token inputs."
+            )
+        if not -len(self.logits) <= row < len(self.logits):
+            raise ValueError(f"Row {row} is out of range: the batch has {len(self.logits)} rows.")
+        return self.logits[row]
 
     def spelling(self, token: int) -> str:
         """The text of a token id as its tokenizer decodes it; ``#id`` where nobody knows it."""
@@ -177,7 +202,13 @@ class Trace(Mapping[str, Tensor]):
         return self._parts.asked.get(text, ())
 
     def diff(self, other: Trace) -> Diff:
-        """What changed between this trace and `other`, site by site (see `Diff`)."""
+        """What changed between this trace and `other`, site by site (see `Diff`).
+
+        Raises:
+            TypeError: `other` is not a trace.
+        """
+        if not isinstance(other, Trace):
+            raise TypeError(f"diff compares with another Trace, not with a {type(other).__name__}.")
         return Diff.of(self._parts, other._parts)
 
     def save(self, path: str | PathLike[str]) -> None:

@@ -85,6 +85,8 @@ def test_inputs_that_are_no_token_ids_have_no_tokens() -> None:
         (torch.tensor([[-1]]), lv.InputError, "-1"),
         ([1, 2], TypeError, r"torch\.tensor"),
         (5, TypeError, "int"),
+        (torch.tensor([1, 2, 3]), lv.InputError, r"ids\[None\]"),
+        ({"input_ids": [1, 2]}, lv.InputError, "return_tensors"),
     ],
     ids=repr,
 )
@@ -121,3 +123,23 @@ def test_inputs_go_where_an_offloaded_model_takes_them(tiny_llama: nn.Module) ->
     trace = lv.trace(tiny_llama, ids, "**", lv.add("model.layers.1", torch.zeros(16)))
     assert trace.sites == expected.sites
     assert all(torch.equal(trace[s], expected[s]) for s in expected)
+
+
+def test_arguments_in_a_wrong_place_are_named(tiny_llama: nn.Module) -> None:
+    ids = torch.tensor([[1, 2]])
+    with pytest.raises(TypeError, match=r"sites is a Letters.*tokenizer=…"):
+        lv.trace(tiny_llama, "ab", Letters())  # type: ignore[arg-type]
+    with pytest.raises(lv.InputError, match="tokenizer is a str"):
+        lv.trace(tiny_llama, "ab", tokenizer="gpt2")
+    with pytest.raises(lv.InputError, match="the class Letters"):
+        lv.trace(tiny_llama, "ab", tokenizer=Letters)
+    with pytest.raises(TypeError, match="interventions is a NoneType"):
+        lv.trace(tiny_llama, ids, "**", None)  # type: ignore[arg-type]
+    with pytest.raises(lv.InterventionError, match=r"'zero' is a str"):
+        lv.trace(tiny_llama, ids, "**", "zero")  # type: ignore[arg-type]
+    with pytest.raises(lv.SiteError, match="LlamaMLP"):
+        lv.zero(tiny_llama.get_submodule("model.layers.0.mlp"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="explore"):
+        lv.explore(tiny_llama, "a prompt", Letters())
+    with pytest.raises(TypeError, match="another Trace"):
+        lv.trace(tiny_llama, ids, ()).diff({})  # type: ignore[arg-type]

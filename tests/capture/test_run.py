@@ -191,7 +191,7 @@ def test_several_calls_of_one_module() -> None:
         trace["act@2"]
     only = lv.trace(model, x, ["act@1", "act@7"])
     assert only.sites == ("act@1",)
-    assert "2 times" in only.missed["act@7"]
+    assert "2 time(s)" in only.missed["act@7"]
     edited = lv.trace(model, x, ":output", lv.zero("act@0"))
     assert edited.reports[0].calls == 1
     assert torch.equal(edited[":output"], torch.relu(model.b(torch.zeros_like(first))))

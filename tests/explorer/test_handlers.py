@@ -186,7 +186,10 @@ def test_a_wrong_row_says_so_and_the_others_run(
     first, second = state["interventions"]
     assert said in first["error"] and first["changed"] is None
     assert second["error"] == "" and second["changed"] == 5 * 16
-    assert [i.site for i in explorer.interventions] == ["model.layers.0.mlp"]
+    assert explorer.trace is not None
+    assert [r.intervention.site for r in explorer.trace.reports] == ["model.layers.0.mlp"]
+    assert len(explorer.errors) == 1 and said in next(iter(explorer.errors.values()))
+    assert any("could not run" in note for note in state["notes"])
     assert not explorer.trace["model.layers.0.mlp"].any()
     assert (first["id"], first["site"], first["value"]) == (
         wrong["id"],
