@@ -96,6 +96,9 @@ def state_of(runs: Runs, selected: str) -> State:
     notes = [*latest.notes, *_labels_note(latest)]
     if stale:
         notes.insert(0, f"The values shown are still those of {_named(latest.inputs)}.")
+    faulty = sum(1 for row in rows if row.enabled and row.error)
+    if faulty and latest.run:
+        notes.insert(0, f"{faulty} intervention(s) could not run and were left out: see the rows.")
     if failure:
         notes.insert(0, failure)
     return State(

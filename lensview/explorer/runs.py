@@ -267,16 +267,10 @@ class Runs:
     def _keep(self, latest: Latest, ran: list[Entry], asked: list[Entry]) -> None:
         on = tuple(e.intervention for e in ran if e.runs and e.intervention is not None)
         assert latest.trace is not None
-        notes: tuple[str, ...] = (
+        notes = (
             *_notes(latest.trace, latest.inputs, self.anchor, bool(on), self.max_bytes),
             *_idle(latest.trace),
         )
-        left = sum(1 for e in ran if e.row.enabled and e.row.error)
-        if left:
-            notes = (
-                f"{left} intervention(s) could not run and were left out: see the rows.",
-                *notes,
-            )
         assert latest.baseline is not None
         before, now = _tops(latest.baseline, latest.trace if on else None)
         latest = replace(latest, interventions=on, notes=notes, top_baseline=before, top_edited=now)
