@@ -145,11 +145,9 @@ export class TreeModel {
   private match(): void {
     this.kept = new Uint8Array(this.rows.length);
     this.matches = 0;
+    const found = matcher(this.query);
     for (let row = 0; row < this.rows.length; row += 1) {
-      const hit =
-        this.path(row).toLowerCase().includes(this.query) ||
-        this.className(row).toLowerCase().includes(this.query);
-      if (!hit) continue;
+      if (!found(this.path(row).toLowerCase()) && !found(this.className(row).toLowerCase())) continue;
       this.matches += 1;
       this.kept[row] = 2;
       for (let up = this.parent(row); up >= 0 && this.kept[up] === 0; up = this.parent(up)) {
@@ -200,4 +198,16 @@ function comfortableDepth(rows: readonly TreeRow[]): number {
     if (shown > COMFORTABLE && depth > 1) return depth - 1;
   }
   return counts.length;
+}
+
+/** What a query finds: texts that hold it or, with a `*`, sites as globs write them (`*` stays
+ * within a name, `**` crosses dots). */
+function matcher(query: string): (text: string) => boolean {
+  if (!query.includes("*")) return (text) => text.includes(query);
+  const pieces = query.split(/(\*\*\.?|\*)/).map((piece) => {
+    if (piece.startsWith("**")) return piece.endsWith(".") ? "(?:.*\\.)?" : ".*";
+    return piece === "*" ? "[^.]+" : piece.replace(/[.+?^${}()|[\]\\]/g, "\\$&");
+  });
+  const glob = new RegExp(`^${pieces.join("")}$`);
+  return (text) => glob.test(text);
 }

@@ -69,6 +69,20 @@ describe("TreeModel", () => {
     expect(tree.visible.length).toBe(8);
   });
 
+  it("reads a query with a star as the glob of a site", () => {
+    const tree = tiny();
+    tree.filter("**.mlp");
+    expect(tree.matches).toBe(2);
+    tree.filter("model.layers.*");
+    expect(tree.matches).toBe(2);
+    tree.filter("model.layers.**");
+    expect(tree.matches).toBeGreaterThan(2);
+    tree.filter("lm_*");
+    expect(tree.matches).toBe(1);
+    tree.filter("*.(");
+    expect(tree.matches).toBe(0);
+  });
+
   it("shows matches inside rows that were closed, and leaves those closed afterwards", () => {
     const tree = tiny();
     tree.setOpen(1, false);
