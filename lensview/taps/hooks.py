@@ -17,6 +17,7 @@ from torch import nn
 
 from ..sites import Side
 from ..values import Arguments, binder
+from .ops import OpMode, OpPoint, OpTap
 
 
 class _Unchanged:
@@ -33,13 +34,21 @@ Visitor = Callable[[int, Any], Any]
 class Point:
     """What happens at one module. Edits run before other people's hooks, records after them.
 
-    `passed` is called at the start of every call; it may raise to stop the run.
+    `passed` is called at the start of every call; it may raise to stop the run. `ops` is what
+    happens between the ops of its own forward.
     """
 
     module: nn.Module
     edits: dict[Side, list[Visitor]] = field(default_factory=lambda: {"input": [], "output": []})
     records: dict[Side, list[Visitor]] = field(default_factory=lambda: {"input": [], "output": []})
     passed: Callable[[], None] | None = None
+    ops: OpPoint | None = None
+
+    def op_point(self) -> OpPoint:
+        """`ops`, made where there was none."""
+        if self.ops is None:
+            self.ops = OpPoint()
+        return self.ops
 
 
 class _Run:
@@ -48,6 +57,7 @@ class _Run:
     def __init__(self, root: nn.Module) -> None:
         self.root = root
         self.failures: list[BaseException] = []
+        self.ops = OpMode()
 
     def is_current(self) -> bool:
         """Whether a forward on this thread belongs to this run: not another thread's, and not that
@@ -87,6 +97,9 @@ class _Tap:
         self.open: list[int] = []
         needs_names = point.edits["input"] or point.records["input"]
         self.bind = binder(point.module.forward) if needs_names else None
+        self.ops: OpTap | None = None
+        if point.ops is not None:
+            self.ops = OpTap(point.module, point.ops, run.ops, self._visited)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Tap:
         return self
@@ -107,22 +120,30 @@ class _Tap:
         return self._input(self.point.edits["input"], args, kwargs)
 
     def seen(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:
-        """After everyone's pre-hooks: record the input that the module gets."""
+        """After everyone's pre-hooks: record the input that the module gets; its ops come next."""
         if self.foreign(module) or not self.open:
             return None
-        return self._input(self.point.records["input"], args, kwargs)
+        self._input(self.point.records["input"], args, kwargs)
+        if self.ops is not None:
+            self.ops.start(self.open[-1])
+        return None
 
     def edit(self, module: nn.Module, args: Any, output: Any) -> Any:
-        """Before everyone's forward hooks: edit the output."""
+        """Before everyone's forward hooks: its ops are over; edit the output."""
         if self.foreign(module) or not self.open:
             return None
+        if self.ops is not None:
+            self.ops.end(self.open[-1])
         return self._visited(self.point.edits["output"], self.open[-1], output)
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> Any:
         """After everyone's forward hooks, and when the call raised: record, end the call."""
         if self.foreign(module) or not self.open:
             return None
-        return self._visited(self.point.records["output"], self.open.pop(), output)
+        call = self.open.pop()
+        if self.ops is not None:
+            self.ops.end(call)
+        return self._visited(self.point.records["output"], call, output)
 
     def _input(self, visitors: Sequence[Visitor], args: Any, kwargs: Any) -> Any:
         if not visitors or self.bind is None:
@@ -172,9 +193,9 @@ def taps(root: nn.Module, points: Sequence[Point]) -> Iterator[None]:
 def _install(module: nn.Module, tap: _Tap) -> None:
     module.register_forward_pre_hook(tap.enter, with_kwargs=True, prepend=True)
     module.register_forward_hook(tap.leave, always_call=True)
-    if tap.point.records["input"]:
+    if tap.point.records["input"] or tap.ops is not None:
         module.register_forward_pre_hook(tap.seen, with_kwargs=True)
-    if tap.point.edits["output"]:
+    if tap.point.edits["output"] or tap.ops is not None:
         module.register_forward_hook(tap.edit, prepend=True)
 
 
@@ -184,6 +205,7 @@ def _remove_all(held: Sequence[tuple[nn.Module, _Tap]], run: _Run) -> None:
     interrupted: KeyboardInterrupt | None = None
     while True:
         try:
+            run.ops.off()
             _active.runs[:] = [r for r in _active.runs if r is not run]
             for module, tap in held:
                 _remove(module, tap)

@@ -138,6 +138,7 @@ class Trace(Mapping[str, Tensor]):
             text: r.tensor
             for text, r in self._parts.records.items()
             if pattern.fullmatch(r.site.path)
+            and wanted.takes_op(r.site.op, r.site.op_index)
             and (r.site.side, r.site.leaf) == (wanted.side, wanted.leaf)
             and wanted.call in (None, r.site.call)
         }
