@@ -20,7 +20,7 @@ from ..regions import Frame
 from ..resolve import Target, resolve
 from ..sites import Site, split_path
 from ..taps.hooks import UNCHANGED, Visitor
-from ..taps.ops import OpPoint, OpWish
+from ..taps.ops import OpsMet, OpWish
 from ..traces.parts import InterventionReport
 from ..values import get, main_in, replace
 from .opsites import Asked, why_no_op
@@ -59,14 +59,14 @@ class Editor:
                 if target.site.op is None:
                     yield target, self._visitor(edit, target.site)
 
-    def wishes(self) -> Iterator[tuple[Target, Callable[[OpPoint], OpWish]]]:
+    def wishes(self) -> Iterator[tuple[Target, Callable[[OpsMet], OpWish]]]:
         """Every target between ops with what its module's ops are told, in the order given."""
         for edit in self._edits:
             for target in edit.targets:
                 if target.site.op is not None:
                     yield target, partial(self._wish, edit, target)
 
-    def _wish(self, edit: _Edit, target: Target, ops: OpPoint) -> OpWish:
+    def _wish(self, edit: _Edit, target: Target, ops: OpsMet) -> OpWish:
         edit.ops.append((target, ops))
         site = target.site
         return OpWish(site.takes_op, lambda name, k: self._visitor(edit, site.at_op(name, k)))

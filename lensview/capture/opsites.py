@@ -12,9 +12,9 @@ from ..errors import near
 from ..resolve import Target
 from ..sites import Site
 from ..taps.opnames import op_text
-from ..taps.ops import OpPoint
+from ..taps.ops import OpsMet
 
-Asked = tuple[Target, OpPoint]
+Asked = tuple[Target, OpsMet]
 """A target at an op, and what the run met in its module."""
 _SHOWN = 24
 
@@ -23,7 +23,7 @@ def why_no_op(asked: Sequence[Asked]) -> str:
     """Why no op passed at the targets of one text, all of modules that were called."""
     target, ops = asked[0]
     site = target.site
-    met = list(dict.fromkeys(text for _, point in asked for text in point.met))
+    met = list(dict.fromkeys(text for _, point in asked for text in point.texts))
     if len(asked) > 1:
         whose = f"none of the {len(asked)} modules that it matches and that were called"
         return f"{whose} ran {_wanted(site)}; they ran {_listed(met)}{_close(site, met)}"

@@ -18,7 +18,7 @@ from ..modules import CONTAINERS
 from ..resolve import Target
 from ..sites import Site
 from ..taps.hooks import UNCHANGED, Visitor
-from ..taps.ops import OpPoint, OpWish
+from ..taps.ops import OpsMet, OpWish
 from ..tensors.dense import held_bytes
 from ..traces.parts import Record
 from ..values import get, main_in
@@ -85,7 +85,7 @@ class _Seen:
 
     target: Target
     text: str
-    ops: OpPoint | None = None
+    ops: OpsMet | None = None
     visits: int = 0
     kept: int = 0
     without: str = ""
@@ -115,7 +115,7 @@ class Recorder:
         """The visitor that records for the target at `position`."""
         return self._visitor(self._seen[position])
 
-    def wish(self, position: int, ops: OpPoint) -> OpWish:
+    def wish(self, position: int, ops: OpsMet) -> OpWish:
         """The same for a target between ops: a glob has a visitor for each op that it means."""
         seen = self._seen[position]
         seen.ops = ops

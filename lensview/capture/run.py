@@ -148,13 +148,14 @@ def _points(
         at(target.module).edits[target.site.side].append(visitor)
     for target, wish in editor.wishes():
         ops = at(target.module).op_point()
-        ops.edits[target.site.side].append(wish(ops))
+        ops.edits[target.site.side].append(wish(ops.met))
     for position, target in enumerate(targets):
         point, side = at(target.module), target.site.side
         if target.site.op is None:
             point.records[side].append(recorder.visitor(position))
         else:
-            point.op_point().records[side].append(recorder.wish(position, point.op_point()))
+            ops = point.op_point()
+            ops.records[side].append(recorder.wish(position, ops.met))
     if watch is not None:
         _follow(module, watch, at, points)
     return list(points.values())

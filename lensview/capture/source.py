@@ -19,7 +19,7 @@ from ..modules import index
 from ..resolve import find
 from ..sites import Site
 from ..taps.hooks import Point, taps
-from ..taps.ops import OpPoint, OpSight, forward_code
+from ..taps.ops import OpPoint, OpSight
 from ..values import main_in
 from ..wrappers.findings import refuse
 from ..wrappers.unwrap import eagerly, unwrap
@@ -143,7 +143,15 @@ def source(model: nn.Module, path: str, inputs: Any = None, tokenizer: Any = Non
         points = [Point(module, ops=ops)]
         with torch.no_grad(), eagerly(root, True), taps(root, points):
             root(*call.args, **call.kwargs)
-    return Source(place, tuple(_lines(place, forward_code(module), met, ops.calls)), ops.calls)
+    calls = ops.met.calls
+    return Source(place, tuple(_lines(place, _written(module), met, calls)), calls)
+
+
+def _written(module: nn.Module) -> CodeType | None:
+    """The code of a forward as its author wrote it, under all decorators and wrappers."""
+    function = inspect.unwrap(module.forward)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 def _lines(path: str, forward: CodeType | None, met: _Met, calls: int) -> Iterable[SourceLine]:

@@ -69,6 +69,20 @@ class _Run:
                 return False
         return False
 
+    def visited(self, visitors: Sequence[Visitor], call: int, value: Any) -> Any:
+        """The value after all visitors, or None (a hook's "unchanged") where none changed it."""
+        changed = False
+        try:
+            for visitor in visitors:
+                new = visitor(call, value)
+                if new is not UNCHANGED:
+                    value, changed = new, True
+        except BaseException as error:
+            # A model that catches errors of its parts must not hide ours.
+            self.failures.append(error)
+            raise
+        return value if changed else None
+
 
 class _Active(threading.local):
     """The captures in progress on each thread, outermost first."""
@@ -99,7 +113,7 @@ class _Tap:
         self.bind = binder(point.module.forward) if needs_names else None
         self.ops: OpTap | None = None
         if point.ops is not None:
-            self.ops = OpTap(point.module, point.ops, run.ops, self._visited)
+            self.ops = OpTap(point.module, point.ops, run.ops, run.visited)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Tap:
         return self
@@ -134,7 +148,7 @@ class _Tap:
             return None
         if self.ops is not None:
             self.ops.end(self.open[-1])
-        return self._visited(self.point.edits["output"], self.open[-1], output)
+        return self.run.visited(self.point.edits["output"], self.open[-1], output)
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> Any:
         """After everyone's forward hooks, and when the call raised: record, end the call."""
@@ -143,28 +157,14 @@ class _Tap:
         call = self.open.pop()
         if self.ops is not None:
             self.ops.end(call)
-        return self._visited(self.point.records["output"], call, output)
+        return self.run.visited(self.point.records["output"], call, output)
 
     def _input(self, visitors: Sequence[Visitor], args: Any, kwargs: Any) -> Any:
         if not visitors or self.bind is None:
             return None
         bound: Arguments = self.bind(args, kwargs)
-        value = self._visited(visitors, self.open[-1], bound.value)
+        value = self.run.visited(visitors, self.open[-1], bound.value)
         return None if value is None else bound.call(value)
-
-    def _visited(self, visitors: Sequence[Visitor], call: int, value: Any) -> Any:
-        """The value after all visitors, or None (a hook's "unchanged") where none changed it."""
-        changed = False
-        try:
-            for visitor in visitors:
-                new = visitor(call, value)
-                if new is not UNCHANGED:
-                    value, changed = new, True
-        except BaseException as error:
-            # A model that catches errors of its parts must not hide ours.
-            self.run.failures.append(error)
-            raise
-        return value if changed else None
 
 
 @contextmanager

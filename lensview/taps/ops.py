@@ -50,18 +50,25 @@ class OpSight:
 
 
 @dataclass(eq=False)
-class OpPoint:
-    """What happens at the ops of one module, and what was met there.
+class OpsMet:
+    """What a run met in one module. It holds no visitor, so that whoever keeps it is in no circle.
 
-    `calls` counts the module's forwards in the run; `met` are the texts (``matmul.1``) of all ops
-    that passed, in the order in which they first did.
+    `calls` counts the module's forwards; `texts` are the ops that passed, as ``matmul.1``, in the
+    order in which they first did.
     """
+
+    calls: int = 0
+    texts: dict[str, None] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class OpPoint:
+    """What happens at the ops of one module's forward. Edits run before records."""
 
     edits: dict[Side, list[OpWish]] = field(default_factory=lambda: {"input": [], "output": []})
     records: dict[Side, list[OpWish]] = field(default_factory=lambda: {"input": [], "output": []})
     notice: Callable[[OpSight], None] | None = None
-    calls: int = 0
-    met: dict[str, None] = field(default_factory=dict)
+    met: OpsMet = field(default_factory=OpsMet)
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,7 @@ class OpMode(TorchFunctionMode):
         """Look at the ops of the forward that the call `frame` runs, until `end`."""
         self.scopes[frame] = scope
         if not self._is_on():
-            torch.overrides._push_mode(self)
+            torch._C._push_on_torch_function_stack(self)
 
     def end(self, frame: FrameType) -> None:
         """Look no longer."""
@@ -130,14 +137,14 @@ class OpMode(TorchFunctionMode):
         self.scopes.clear()
         while self._is_on():
             above = []
-            while (mode := torch.overrides._pop_mode()) is not self:
+            while (mode := torch._C._pop_torch_function_stack()) is not self:
                 above.append(mode)
             for mode in reversed(above):
-                torch.overrides._push_mode(mode)
+                torch._C._push_on_torch_function_stack(mode)
 
     def _is_on(self) -> bool:
-        stack = torch.overrides._get_current_function_mode_stack()
-        return any(mode is self for mode in stack)
+        height = torch._C._len_torch_function_stack()
+        return any(torch._C._get_function_stack_at(i) is self for i in range(height))
 
 
 class OpTap:
@@ -154,23 +161,22 @@ class OpTap:
         self.visited = visited
         self.code = forward_code(module)
         self._mode = mode
-        self._open: list[tuple[int, FrameType]] = []
         self._known: dict[tuple[str, int], _Visits] = {}
 
     def start(self, call: int) -> None:
         """From the last pre-hook of a call: its forward comes next."""
-        self.point.calls = call + 1
+        self.point.met.calls = call + 1
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code is not _INNER and frame.f_code is not _CALL:
             frame = frame.f_back
         if frame is not None:
-            self._open.append((call, frame))
             self._mode.start(frame, _Scope(self, call))
 
     def end(self, call: int) -> None:
         """From the first hook after the forward, and once more when the call ends in any way."""
-        while self._open and self._open[-1][0] >= call:
-            self._mode.end(self._open.pop()[1])
+        for frame, scope in list(self._mode.scopes.items()):
+            if scope.tap is self and scope.call >= call:
+                self._mode.end(frame)
 
     def visits(self, name: str, k: int) -> _Visits:
         """What visits the k-th op of a name."""
@@ -193,13 +199,13 @@ class _Scope:
     """The ops of one call of one module."""
 
     def __init__(self, tap: OpTap, call: int) -> None:
-        self._tap = tap
-        self._call = call
+        self.tap = tap
+        self.call = call
         self._counts: dict[str, int] = {}
 
     def owns(self, frames: Sequence[FrameType]) -> bool:
         """Whether the forward itself is among the frames, and not only a wrapper around it."""
-        code = self._tap.code
+        code = self.tap.code
         return code is None or any(f.f_code is code for f in frames)
 
     def op(
@@ -212,7 +218,7 @@ class _Scope:
     ) -> Any:
         """Run one op, visited on both sides; what the model gets of it."""
         k = self._counts.get(name, 0)
-        visits = self._tap.visits(name, k)
+        visits = self.tap.visits(name, k)
         if visits.edits["input"] or visits.records["input"]:
             args, kwargs = self._input(visits, name, func, args, kwargs)
         written = _versions(args, kwargs) if visits.edits["output"] else {}
@@ -222,18 +228,18 @@ class _Scope:
         if main_path(value) is None:
             return result
         self._counts[name] = k + 1
-        self._tap.point.met.setdefault(visits.text)
+        self.tap.point.met.texts.setdefault(visits.text)
         new = self._visited(visits.edits["output"], value)
         if new is not None:
-            if _was_written(value, written, name):
+            if _was_written(value, written, name, kwargs):
                 # Others hold this very tensor and read from it what the op wrote.
                 value.copy_(new)
             else:
                 result = value = new
         self._visited(visits.records["output"], value)
-        if self._tap.point.notice is not None:
+        if self.tap.point.notice is not None:
             line = self._line(frames)
-            self._tap.point.notice(OpSight(self._call, visits.text, value, line))
+            self.tap.point.notice(OpSight(self.call, visits.text, value, line))
         return result
 
     def _input(
@@ -248,41 +254,43 @@ class _Scope:
         value = bound.value
         new = self._visited(visits.edits["input"], value)
         if new is not None:
-            target = next(iter(value), None)
-            if target is not None and _will_write(name, value) and new[target] is not value[target]:
-                value[target].copy_(new[target])
-                new = {**new, target: value[target]}
+            target = next(iter(value))
+            old = value[target]
+            if _is_in_place(name, value) and isinstance(old, Tensor) and new[target] is not old:
+                # The op writes to this very tensor, which others hold.
+                old.copy_(new[target])
+                new = {**new, target: old}
             value = new
             args, kwargs = bound.call(value)
         self._visited(visits.records["input"], value)
         return args, kwargs
 
     def _visited(self, visitors: Sequence[Visitor], value: Any) -> Any:
-        return self._tap.visited(visitors, self._call, value) if visitors else None
+        return self.tap.visited(visitors, self.call, value) if visitors else None
 
     def _line(self, frames: Sequence[FrameType]) -> FrameType:
         """The innermost line of model code: torch's own Python is passed over."""
         for frame in frames:
             code = frame.f_code
-            if code is self._tap.code or not code.co_filename.startswith(_TORCH):
+            if code is self.tap.code or not code.co_filename.startswith(_TORCH):
                 return frame
         return frames[-1]
 
 
 def forward_code(module: nn.Module) -> CodeType | None:
-    """The code of a module's forward, under its decorators and under what wraps it on the instance
-    (accelerate's hooks do); None where it is no Python."""
+    """The code that a module's class has for its forward, decorators of the class included (some
+    choose another implementation), but not what stands around it on the instance, as accelerate's
+    hooks do; None where it is no Python."""
     function: Any = module.forward
-    for _ in range(64):
+    own = type(module).forward
+    while own is not getattr(function, "__func__", function):
         inner = getattr(function, "__wrapped__", None)
-        if inner is None:
-            inner = function.func if isinstance(function, partial) else None
-        if inner is None:
-            inner = getattr(function, "__func__", None)
+        if inner is None and isinstance(function, partial):
+            inner = function.func
         if inner is None:
             break
         function = inner
-    code = getattr(function, "__code__", None)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
     return code if isinstance(code, CodeType) else None
 
 
@@ -312,21 +320,22 @@ def _versions(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, int | 
     return {id(t): None if t.is_inference() else t._version for t in _tensors(args, kwargs)}
 
 
-def _was_written(value: Any, before: Mapping[int, int | None], name: str) -> bool:
+def _was_written(
+    value: Any, before: Mapping[int, int | None], name: str, kwargs: Mapping[str, Any]
+) -> bool:
     """Whether `value` is an argument that the op wrote to, not one that it handed back as it was
     (dropout in eval mode, a `to` that has nothing to do)."""
     if not isinstance(value, Tensor) or id(value) not in before:
         return False
     version = before[id(value)]
     if version is None:
-        return name == "setitem" or name.endswith("_")
+        return _is_in_place(name, kwargs) or "out" in kwargs
     return value._version != version
 
 
-def _will_write(name: str, arguments: Mapping[str, Any]) -> bool:
-    first = next(iter(arguments.values()), None)
-    in_place = name == "setitem" or name.endswith("_") or arguments.get("inplace") is True
-    return in_place and isinstance(first, Tensor)
+def _is_in_place(name: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether an op is to write to its first argument, by what it is called and told."""
+    return name == "setitem" or name.endswith("_") or arguments.get("inplace") is True
 
 
 _TORCH = str(Path(torch.__file__).parent)
