@@ -8,15 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..errors import near
+import torch
+
+from ..errors import SiteError, near
 from ..resolve import Target
 from ..sites import Site
+from ..taps.fused import why_not_between
 from ..taps.opnames import op_text
 from ..taps.ops import OpsMet
 
 Asked = tuple[Target, OpsMet]
 """A target at an op, and what the run met in its module."""
 _SHOWN = 24
+
+
+def no_ops(target: Target) -> str:
+    """Why the ops at a target of a glob cannot be looked at; "" where they can.
+
+    Raises:
+        SiteError: they cannot, and the site was asked for by name.
+    """
+    with torch.no_grad():
+        reason = why_not_between(target.module)
+    if reason and not target.expanded:
+        raise SiteError(f"{target.asked!r}: {reason}")
+    return reason
 
 
 def why_no_op(asked: Sequence[Asked]) -> str:

@@ -131,6 +131,10 @@ class Recorder:
 
         return OpWish(site.takes_op, visitor)
 
+    def refuse(self, position: int, reason: str) -> None:
+        """Nothing will be recorded for the target at `position`."""
+        self._seen[position].without = reason
+
     def _visitor(self, seen: _Seen) -> Visitor:
         def visit(call: int, value: Any) -> Any:
             seen.visits = max(seen.visits, call + 1)

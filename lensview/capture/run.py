@@ -28,6 +28,7 @@ from ..wrappers.findings import refuse
 from ..wrappers.unwrap import eagerly, unwrap
 from .editor import Editor
 from .inputs import Call, prepare
+from .opsites import no_ops
 from .outcome import described, last_logits
 from .recorder import Recorder
 
@@ -147,12 +148,16 @@ def _points(
     for target, visitor in editor.visitors():
         at(target.module).edits[target.site.side].append(visitor)
     for target, wish in editor.wishes():
+        if no_ops(target):
+            continue
         ops = at(target.module).op_point()
         ops.edits[target.site.side].append(wish(ops.met))
     for position, target in enumerate(targets):
         point, side = at(target.module), target.site.side
         if target.site.op is None:
             point.records[side].append(recorder.visitor(position))
+        elif why := no_ops(target):
+            recorder.refuse(position, why)
         else:
             ops = point.op_point()
             ops.records[side].append(recorder.wish(position, ops.met))

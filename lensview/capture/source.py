@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ..modules import index
-from ..resolve import find
+from ..resolve import Target, find
 from ..sites import Site
 from ..taps.hooks import Point, taps
 from ..taps.ops import OpPoint, OpSight
@@ -24,6 +24,7 @@ from ..values import main_in
 from ..wrappers.findings import refuse
 from ..wrappers.unwrap import eagerly, unwrap
 from .inputs import prepare
+from .opsites import no_ops
 
 _WIDTH = 88
 """Columns of code before the column of sites."""
@@ -127,7 +128,8 @@ def source(model: nn.Module, path: str, inputs: Any = None, tokenizer: Any = Non
         several times.
 
     Raises:
-        SiteError: there is no such module; has near matches.
+        SiteError: there is no such module; has near matches. Or its ops cannot be looked at without
+            changing what it computes (PyTorch's fused attention); says how they can.
         InputError, TypeError, CaptureUnsupportedError: as for `trace`.
     """
     root = unwrap(model)
@@ -137,6 +139,8 @@ def source(model: nn.Module, path: str, inputs: Any = None, tokenizer: Any = Non
         refuse(modules)
     place = find(Site.parse(path).path, modules, path)
     module = modules[place]
+    if call is not None:
+        no_ops(Target(path, Site(place), module, False))
     met = _Met()
     ops = OpPoint(notice=met.notice)
     if call is not None:

@@ -17,6 +17,7 @@ from torch import nn
 
 from ..sites import Side
 from ..values import Arguments, binder
+from .fused import outermost
 from .ops import OpMode, OpPoint, OpTap
 
 
@@ -43,6 +44,7 @@ class Point:
     records: dict[Side, list[Visitor]] = field(default_factory=lambda: {"input": [], "output": []})
     passed: Callable[[], None] | None = None
     ops: OpPoint | None = None
+    quiet: bool = False
 
     def op_point(self) -> OpPoint:
         """`ops`, made where there was none."""
@@ -138,6 +140,8 @@ class _Tap:
         if self.foreign(module) or not self.open:
             return None
         self._input(self.point.records["input"], args, kwargs)
+        if self.point.quiet:
+            self.run.ops.suspend((id(self), self.open[-1]))
         if self.ops is not None:
             self.ops.start(self.open[-1])
         return None
@@ -146,8 +150,7 @@ class _Tap:
         """Before everyone's forward hooks: its ops are over; edit the output."""
         if self.foreign(module) or not self.open:
             return None
-        if self.ops is not None:
-            self.ops.end(self.open[-1])
+        self._ops_are_over(self.open[-1])
         return self.run.visited(self.point.edits["output"], self.open[-1], output)
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> Any:
@@ -155,9 +158,14 @@ class _Tap:
         if self.foreign(module) or not self.open:
             return None
         call = self.open.pop()
+        self._ops_are_over(call)
+        return self.run.visited(self.point.records["output"], call, output)
+
+    def _ops_are_over(self, call: int) -> None:
         if self.ops is not None:
             self.ops.end(call)
-        return self.run.visited(self.point.records["output"], call, output)
+        if self.point.quiet:
+            self.run.ops.resume((id(self), call))
 
     def _input(self, visitors: Sequence[Visitor], args: Any, kwargs: Any) -> Any:
         if not visitors or self.bind is None:
@@ -177,7 +185,7 @@ def taps(root: nn.Module, points: Sequence[Point]) -> Iterator[None]:
         Whatever a visitor raised, also where the model itself caught it.
     """
     run = _Run(root)
-    held = [(point.module, _Tap(point, run)) for point in points]
+    held = [(point.module, _Tap(point, run)) for point in _with_quiet(points)]
     try:
         _active.runs.append(run)
         with _registering:
@@ -190,12 +198,21 @@ def taps(root: nn.Module, points: Sequence[Point]) -> Iterator[None]:
         raise run.failures[0]
 
 
+def _with_quiet(points: Sequence[Point]) -> list[Point]:
+    """The points, and those of parts that must not meet the mode of a module around them."""
+    found = {id(part): part for p in points if p.ops is not None for part in outermost(p.module)}
+    for point in points:
+        point.quiet = found.pop(id(point.module), None) is not None
+    return [*points, *(Point(part, quiet=True) for part in found.values())]
+
+
 def _install(module: nn.Module, tap: _Tap) -> None:
     module.register_forward_pre_hook(tap.enter, with_kwargs=True, prepend=True)
     module.register_forward_hook(tap.leave, always_call=True)
-    if tap.point.records["input"] or tap.ops is not None:
+    between = tap.ops is not None or tap.point.quiet
+    if tap.point.records["input"] or between:
         module.register_forward_pre_hook(tap.seen, with_kwargs=True)
-    if tap.point.edits["output"] or tap.ops is not None:
+    if tap.point.edits["output"] or between:
         module.register_forward_hook(tap.edit, prepend=True)
 
 

@@ -83,8 +83,9 @@ def op_name(function: Any) -> str | None:
         return None
     if name.startswith("__") and name.endswith("__"):
         return _SPECIAL.get(name)
-    # An overload of a registered op is called add.Tensor.
-    return name.partition(".")[0]
+    # An overload of a registered op is called add.Tensor; some public functions are thin names for
+    # a private one (_grouped_mm).
+    return name.partition(".")[0].lstrip("_")
 
 
 def op_text(name: str, k: int) -> str:

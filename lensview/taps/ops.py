@@ -91,6 +91,7 @@ class OpMode(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.scopes: dict[FrameType, _Scope] = {}
+        self._held: list[tuple[object, dict[FrameType, _Scope]]] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -123,19 +124,37 @@ class OpMode(TorchFunctionMode):
     def start(self, frame: FrameType, scope: _Scope) -> None:
         """Look at the ops of the forward that the call `frame` runs, until `end`."""
         self.scopes[frame] = scope
-        if not self._is_on():
-            torch._C._push_on_torch_function_stack(self)
+        self._stand()
 
     def end(self, frame: FrameType) -> None:
         """Look no longer."""
         self.scopes.pop(frame, None)
-        if not self.scopes:
-            self.off()
+        self._stand()
+
+    def suspend(self, key: object) -> None:
+        """Be off while a part runs that must not meet a mode, until `resume` with the same key.
+        Forwards inside of it may be looked at all the same."""
+        self._held.append((key, self.scopes))
+        self.scopes = {}
+        self._stand()
+
+    def resume(self, key: object) -> None:
+        """Take up again what `suspend` put away; a second time does nothing."""
+        if self._held and self._held[-1][0] == key:
+            _, self.scopes = self._held.pop()
+            self._stand()
 
     def off(self) -> None:
-        """Leave this thread's stack of modes, wherever in it we stand; others stay as they are."""
-        self.scopes.clear()
-        while self._is_on():
+        """The run is over: leave this thread's stack of modes."""
+        self.scopes, self._held = {}, []
+        self._stand()
+
+    def _stand(self) -> None:
+        """Be on the thread's stack of modes where there is something to look at, else not, wherever
+        in it we stood; the modes of others stay as they are."""
+        if self.scopes and not self._is_on():
+            torch._C._push_on_torch_function_stack(self)
+        while not self.scopes and self._is_on():
             above = []
             while (mode := torch._C._pop_torch_function_stack()) is not self:
                 above.append(mode)

@@ -146,10 +146,13 @@ class Trace(Mapping[str, Tensor]):
     # --- tokens and predictions --------------------------------------------------------------
 
     def aligned(self, text: str) -> bool:
-        """Whether the record's dims 0 and 1 are the batch and the tokens of this run."""
+        """Whether the record's dims 0 and 1 are the batch and the tokens of this run, by their
+        sizes; not where dim 2 could be the tokens too (attention by heads)."""
         if self.tokens is None:
             return False
-        return full_shape(self[text])[:2] == tuple(self.tokens.ids.shape)
+        shape = full_shape(self[text])
+        either = len(shape) > 3 and shape[1] == shape[2]
+        return shape[:2] == tuple(self.tokens.ids.shape) and not either
 
     def top(self, k: int = 5, row: int = 0) -> list[Token]:
         """The `k` most probable next tokens of batch row `row`, after its last real token.

@@ -625,3 +625,81 @@ def test_a_dropped_trace_of_ops_is_freed_at_once() -> None:
         assert not any(ref() is not None for ref in kept)
     finally:
         gc.enable()
+
+
+# --- PyTorch's fused paths ------------------------------------------------------------------------
+
+
+class Around(nn.Module):
+    """A transformer encoder, and ops before, after and inside what it is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.alone = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = self.encoder(x.tanh(), src_key_padding_mask=mask)
+        return self.alone(x, x, x, need_weights=False)[0].exp()  # type: ignore[no-any-return]
+
+
+def test_fused_paths_stay_fused_around_ops() -> None:
+    model = Around().eval()
+    mask = torch.zeros(3, 4, dtype=torch.bool)
+    mask[0, 2:] = True
+    x = torch.randn(3, 4, 8)
+    with torch.no_grad():
+        expected = model(x, mask)
+    for sites in ["/*", "**/*", "**/linear", "encoder.layers.*.linear1/*"]:
+        trace = lv.trace(model, (x, mask), [sites, ":output"])
+        assert torch.equal(trace[":output"], expected), sites
+    trace = lv.trace(model, (x, mask), "**/*")
+    assert trace.sites[0] == "/tanh" and trace.sites[-1] == "/exp"
+    assert {"/tanh", "/exp", "encoder.layers.0.linear1/linear"} <= set(trace.sites)
+    assert "fused path" in trace.missed["encoder.layers.0.self_attn/*"]
+    with pytest.raises(lv.SiteError, match="set_fastpath_enabled"):
+        lv.trace(model, (x, mask), "encoder.layers.0.self_attn/softmax")
+    with pytest.raises(lv.SiteError, match="set_fastpath_enabled"):
+        lv.source(model, "alone", (x, mask))
+
+
+def test_ops_of_attention_with_its_fused_path_off() -> None:
+    model = Around().eval()
+    mask = torch.zeros(3, 4, dtype=torch.bool)
+    x = torch.randn(3, 4, 8)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad():
+            expected = model(x, mask)
+        trace = lv.trace(model, (x, mask), ["**/*", ":output"])
+        assert torch.equal(trace[":output"], expected)
+        assert "alone/multi_head_attention_forward" in trace
+        assert lv.source(model, "alone", (x, mask)).sites
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+
+
+def test_tokens_are_not_guessed_where_heads_are_as_many() -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=11,
+        hidden_size=16,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        attn_implementation="eager",
+    )
+    model, ids = LlamaForCausalLM(config).eval(), torch.tensor([[1, 2, 3, 4]])
+    at = "model.layers.0.self_attn"
+    trace = lv.trace(model, ids, [f"{at}/softmax", "model.layers.0.mlp/mul"])
+    assert trace[f"{at}/softmax"].shape == (1, 4, 4, 4)
+    assert not trace.aligned(f"{at}/softmax") and trace.aligned("model.layers.0.mlp/mul")
+    with pytest.raises(lv.InterventionError, match="either may be the tokens"):
+        lv.trace(model, ids, (), lv.zero(f"{at}/softmax", lv.at(token=-1)))
+    edited = lv.trace(model, ids, "**/mul", lv.zero("model.layers.0.mlp/mul", lv.at(token=-1)))
+    assert not edited["model.layers.0.mlp/mul"][0, -1].any()
