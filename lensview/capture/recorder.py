@@ -64,6 +64,9 @@ def _key(tensor: Tensor) -> tuple[Any, ...]:
         tensor.dtype,
         tensor.device,
         tensor._version,
+        # Lazy conjugates and negatives are other numbers in the same memory.
+        tensor.is_conj(),
+        tensor.is_neg(),
     )
 
 

@@ -1,8 +1,8 @@
 """Fused: PyTorch's modules that take another path while a torch function mode is on.
 
 Owns the list of them. `nn.MultiheadAttention` and the transformer encoder ask whether anybody
-overrides torch functions, and if so leave their fused kernels: other bits, and for padded rows other
-numbers. So a mode is taken off while one of them runs, and their own ops are not looked at.
+overrides torch functions, and if so leave their fused kernels: other bits, and for padded rows
+other numbers. So a mode is off while one of them runs, and their own ops are not looked at.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from torch import nn
 from ..sites import Side
 from ..values import Arguments, binder
 from .fused import outermost
-from .ops import OpMode, OpPoint, OpTap
+from .opmode import OpMode
+from .ops import OpPoint, OpTap
 
 
 class _Unchanged:

@@ -291,6 +291,18 @@ def test_an_input_edit_of_an_op_in_place_reaches_the_tensor() -> None:
     assert torch.equal(trace["/mul_"], torch.full((3, 4), 2.0))
 
 
+def test_lazy_conjugates_are_values_of_their_own() -> None:
+    class Conjugates(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.conj(x.clone()).clone().conj().imag.exp()
+
+    z = torch.complex(X, X + 2)
+    trace = lv.trace(Conjugates(), z, ["/*", "/conj:input"])
+    assert torch.equal(trace["/conj:input"], z)
+    assert torch.equal(trace["/conj"], z.conj().resolve_conj())
+    assert torch.equal(trace["/conj.1"].resolve_conj(), z)
+
+
 # --- whose ops -----------------------------------------------------------------------------------
 
 
@@ -642,7 +654,7 @@ class Around(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         x = self.encoder(x.tanh(), src_key_padding_mask=mask)
-        return self.alone(x, x, x, need_weights=False)[0].exp()  # type: ignore[no-any-return]
+        return self.alone(x, x, x, need_weights=False)[0].exp()
 
 
 def test_fused_paths_stay_fused_around_ops() -> None:
@@ -692,9 +704,9 @@ def test_tokens_are_not_guessed_where_heads_are_as_many() -> None:
         num_hidden_layers=1,
         num_attention_heads=4,
         num_key_value_heads=4,
-        attn_implementation="eager",
     )
     model, ids = LlamaForCausalLM(config).eval(), torch.tensor([[1, 2, 3, 4]])
+    model.set_attn_implementation("eager")
     at = "model.layers.0.self_attn"
     trace = lv.trace(model, ids, [f"{at}/softmax", "model.layers.0.mlp/mul"])
     assert trace[f"{at}/softmax"].shape == (1, 4, 4, 4)
