@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .capture.run import extract, trace
+from .capture.source import Source, source
 from .errors import (
     CaptureUnsupportedError,
     InputError,
@@ -66,6 +67,7 @@ __all__ = [
     "Session",
     "Site",
     "SiteError",
+    "Source",
     "Token",
     "Tokens",
     "Trace",
@@ -84,6 +86,7 @@ __all__ = [
     "patch",
     "put",
     "scale",
+    "source",
     "trace",
     "unload_ipython_extension",
     "unwrap",

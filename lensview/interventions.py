@@ -152,8 +152,9 @@ def _patch_source(text: str, source: Any) -> PatchSource:
     found = {}
     for key in source:
         site = Site.parse(key)
-        fits = pattern.fullmatch(site.path) and wanted.call in (None, site.call)
-        if fits and (site.op, site.side, site.leaf) == (wanted.op, wanted.side, wanted.leaf):
+        fits = pattern.fullmatch(site.path) and wanted.takes_op(site.op, site.op_index)
+        fits = fits and wanted.call in (None, site.call)
+        if fits and (site.side, site.leaf) == (wanted.side, wanted.leaf):
             found[str(site)] = source[key]
     if not found:
         raise NotRecordedError(

@@ -175,6 +175,11 @@ def _tokens(
         f"{where}: at(token=…) needs a value of dims (batch, token, …) = {tuple(mask.shape)}, but "
         f"its shape is {tuple(shape)}.",
     )
+    _need(
+        len(shape) < 4 or shape[2] != shape[1],
+        f"{where}: dims 1 and 2 of shape {tuple(shape)} are alike, and either may be the tokens "
+        "(attention by heads has them in dim 2): index the dim itself.",
+    )
     rows = _numbers(items[0], shape[0], f"the {shape[0]} batch rows", where)
     columns: dict[int, list[int]] = {}
     for r in rows:

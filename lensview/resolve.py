@@ -44,14 +44,9 @@ def resolve(texts: Iterable[str], modules: Mapping[str, nn.Module]) -> list[Targ
 
 def _resolve_one(text: str, modules: Mapping[str, nn.Module]) -> list[Target]:
     site = Site.parse(text)
-    if site.op is not None:
-        raise SiteError(
-            f"{text!r} is a value between ops (/{site.op}). This version reads module inputs and "
-            f"outputs only; the nearest is {str(Site(site.path))!r}."
-        )
-    if not site.is_glob:
+    if not site.path_is_glob:
         path = find(site.path, modules, text)
-        return [Target(text, site.at_path(path), modules[path], False)]
+        return [Target(text, site.at_path(path), modules[path], site.op_is_glob)]
     pattern = glob_pattern(site.path)
     found = [
         Target(text, site.at_path(path), module, True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from .errors import SiteError
@@ -21,7 +22,7 @@ Leaf = str | int
 RESERVED = "\\./:[]@*?"
 _ESCAPE = re.compile(r"([\\./:\[\]@*?])")
 _PATH = r"(?P<path>(?:\\.|[^\\/:\[\]@])*)"
-_OP = r"(?:/(?P<op>[A-Za-z_]\w*)(?:\.(?P<k>\d+))?)?"
+_OP = r"(?:/(?P<op>[A-Za-z_*?][\w*?]*)(?:\.(?P<k>\d+))?)?"
 _SIDE = r"(?::(?P<side>[A-Za-z]+))?"
 _LEAF = r"\[((?:\\.|[^\\\[\]])*)\]"
 _SITE = re.compile(rf"{_PATH}{_OP}{_SIDE}(?P<leaves>(?:{_LEAF})*)(?:@(?P<call>\d+))?")
@@ -35,8 +36,9 @@ class Site:
     Attributes:
         path: the module's dotted path as written in a site (reserved characters escaped); "" is
             the root.
-        op: the name of an op inside that module's own forward, or None.
-        op_index: which occurrence of the op.
+        op: the name of an op inside that module's own forward, or None; a glob (``*``) means every
+            occurrence of every op that it matches.
+        op_index: which occurrence of the op, from 0 within one call.
         side: "output" or "input".
         leaf: keys into a nested value; empty means its main tensor.
         call: which call of the module within one forward; None means the only one.
@@ -63,13 +65,16 @@ class Site:
         match = _SITE.fullmatch(text)
         if match is None:
             raise SiteError(
-                f"{text!r} is not a site. A site is written path[:input|:output][[leaf]][@call], "
-                "for example 'model.layers.0.mlp', 'model.layers.0.mlp:input' or 'act@1'; "
+                f"{text!r} is not a site. A site is written path[/op[.k]][:input|:output][[leaf]]"
+                "[@call], for example 'model.layers.0.mlp', 'model.layers.0.mlp:input', "
+                "'model.layers.0.self_attn/softmax' or 'act@1'; "
                 f"reserved characters in a name ({RESERVED}) are escaped by a backslash."
             )
         side = match["side"] or "output"
         if side not in ("input", "output"):
             raise SiteError(f"{text!r}: a side is ':input' or ':output', not ':{side}'.")
+        if match["k"] is not None and _GLOB.search(match["op"]):
+            raise SiteError(f"{text!r}: a glob of ops means all occurrences and takes no .k.")
         leaves = tuple(_read_leaf(t) for t in re.findall(_LEAF, match["leaves"] or ""))
         call = int(match["call"]) if match["call"] is not None else None
         return cls(
@@ -93,8 +98,30 @@ class Site:
 
     @property
     def is_glob(self) -> bool:
+        """Whether the path or the op has wildcards."""
+        return self.path_is_glob or self.op_is_glob
+
+    @property
+    def path_is_glob(self) -> bool:
         """Whether the path has wildcards: ``*`` and ``?`` within a name, ``**`` across dots."""
         return _GLOB.search(self.path) is not None
+
+    @property
+    def op_is_glob(self) -> bool:
+        """Whether the op has wildcards."""
+        return self.op is not None and _GLOB.search(self.op) is not None
+
+    def takes_op(self, name: str | None, k: int) -> bool:
+        """Whether the k-th op of a name, or with None a module's own value, is at this address."""
+        if self.op is None or name is None:
+            return self.op is name
+        if self.op_is_glob:
+            return fnmatchcase(name, self.op)
+        return (name, k) == (self.op, self.op_index)
+
+    def at_op(self, name: str, k: int) -> Site:
+        """The same module, side, leaf and call at one op."""
+        return Site(self.path, name, k, self.side, self.leaf, self.call)
 
     def at_call(self, call: int | None) -> Site:
         """The same address at another call."""

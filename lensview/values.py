@@ -141,19 +141,20 @@ class Arguments:
     """One call, bound to the signature of `forward`: positional and keyword alike, by name.
 
     `value` maps each name to what was passed, in signature order; members of ``**kwargs`` stand
-    under their own names, ``*args`` under theirs as one tuple.
+    under their own names, ``*args`` under theirs as one tuple. `positional` are the names that were
+    passed by position.
     """
 
     value: dict[str, Any]
-    _positional: tuple[str, ...]
+    positional: tuple[str, ...]
     _star: str | None
 
     def call(self, value: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`value` as ``(args, kwargs)``, each name passed in the way it was passed before."""
-        args = tuple(value[n] for n in self._positional)
+        args = tuple(value[n] for n in self.positional)
         if self._star is not None:
             args += tuple(value[self._star])
-        by_keyword = {n: v for n, v in value.items() if n not in (*self._positional, self._star)}
+        by_keyword = {n: v for n, v in value.items() if n not in (*self.positional, self._star)}
         return args, by_keyword
 
 

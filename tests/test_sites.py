@@ -23,6 +23,8 @@ from lensview.sites import Site, escape, glob_pattern, join, split_path
         ("a/softmax", "a/softmax"),
         ("a/matmul.0", "a/matmul"),
         ("a/matmul.1:input", "a/matmul.1:input"),
+        ("a/*:output", "a/*"),
+        ("/add_[0]@1", "/add_:output[0]@1"),
         (r"odd\.name.b", r"odd\.name.b"),
         ("schicht.größe", "schicht.größe"),
     ],
@@ -34,7 +36,7 @@ def test_every_spelling_has_one_canonical_text(text: str, canonical: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["a[", "a:left", "a@", "a@-1", "a..b", ".a", "a.", "a:input:output"]
+    "text", ["a[", "a:left", "a@", "a@-1", "a..b", ".a", "a.", "a:input:output", "a/*.1", "a/1x"]
 )
 def test_what_is_no_site_is_refused(text: str) -> None:
     with pytest.raises(SiteError):
@@ -85,3 +87,26 @@ def test_reserved_characters_in_a_name_survive(name: str) -> None:
 )
 def test_globs(glob: str, path: str, matches: bool) -> None:
     assert bool(glob_pattern(glob).fullmatch(path)) is matches
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "k", "takes"),
+    [
+        ("a", None, 0, True),
+        ("a", "add", 0, False),
+        ("a/add", None, 0, False),
+        ("a/add", "add", 0, True),
+        ("a/add", "add", 1, False),
+        ("a/add.1", "add", 1, True),
+        ("a/*", "add", 3, True),
+        ("a/*", None, 0, False),
+        ("a/mat?ul", "matmul", 2, True),
+        ("a/add*", "add_", 0, True),
+        ("a/add*", "mul", 0, False),
+    ],
+)
+def test_which_ops_a_site_means(text: str, name: str | None, k: int, takes: bool) -> None:
+    site = Site.parse(text)
+    assert site.takes_op(name, k) is takes
+    if name is not None:
+        assert str(site.at_op(name, k)) == f"a/{name}" + (f".{k}" if k else "")

@@ -6,8 +6,9 @@ become the run's reports. What an operation does is `interventions.py`'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,9 +20,11 @@ from ..regions import Frame
 from ..resolve import Target, resolve
 from ..sites import Site, split_path
 from ..taps.hooks import UNCHANGED, Visitor
+from ..taps.ops import OpsMet, OpWish
 from ..traces.parts import InterventionReport
 from ..traces.tokens import Tokens
 from ..values import get, main_in, replace
+from .opsites import Asked, why_no_op
 
 
 @dataclass
@@ -30,6 +33,7 @@ class _Edit:
 
     intervention: Intervention
     targets: list[Target]
+    ops: list[Asked] = field(default_factory=list)
     calls: int = 0
     changed: list[Tensor] = field(default_factory=list)
 
@@ -49,23 +53,37 @@ class Editor:
         self._edits = [_Edit(i, resolve([i.site], modules)) for i in interventions]
 
     def visitors(self) -> Iterator[tuple[Target, Visitor]]:
-        """Every target with its visitor; at one module they come in the order given."""
+        """Every target at a module's side with its visitor; at one module they come in the order
+        given."""
         for edit in self._edits:
             for target in edit.targets:
-                yield target, self._visitor(edit, target)
+                if target.site.op is None:
+                    yield target, self._visitor(edit, target.site)
 
-    def _visitor(self, edit: _Edit, target: Target) -> Visitor:
-        covered = self._tokens is not None and self._tokens.cover(target.site.path)
+    def wishes(self) -> Iterator[tuple[Target, Callable[[OpsMet], OpWish]]]:
+        """Every target between ops with what its module's ops are told, in the order given."""
+        for edit in self._edits:
+            for target in edit.targets:
+                if target.site.op is not None:
+                    yield target, partial(self._wish, edit, target)
+
+    def _wish(self, edit: _Edit, target: Target, ops: OpsMet) -> OpWish:
+        edit.ops.append((target, ops))
+        site = target.site
+        return OpWish(site.takes_op, lambda name, k: self._visitor(edit, site.at_op(name, k)))
+
+    def _visitor(self, edit: _Edit, site: Site) -> Visitor:
+        covered = self._tokens is not None and self._tokens.cover(site.path)
         mask = self._tokens.mask if self._tokens is not None and covered else None
-        frame = Frame(mask, heads_at(self._config, target.site))
+        frame = Frame(mask, heads_at(self._config, site))
 
         def visit(call: int, value: Any) -> Any:
-            if target.site.call not in (None, call):
+            if site.call not in (None, call):
                 return UNCHANGED
-            site = target.site.at_call(call)
+            where = site.at_call(call)
             try:
-                path, tensor = _tensor(site, value, edit.intervention)
-                new, changed = apply(edit.intervention, tensor, site, frame)
+                path, tensor = _tensor(where, value, edit.intervention)
+                new, changed = apply(edit.intervention, tensor, where, frame)
             except InterventionError as error:
                 error.intervention = edit.intervention
                 raise
@@ -82,10 +100,15 @@ class Editor:
             for e in self._edits
         )
 
+    def why_idle(self, position: int) -> str:
+        """Why an intervention between ops met nothing; "" where nobody knows."""
+        called = [(target, ops) for target, ops in self._edits[position].ops if ops.calls]
+        return f"({why_no_op(called)})" if called else ""
+
 
 def heads_at(config: Any, site: Site) -> int | None:
     """How many heads the last dim holds at a site, by transformers' names for projections."""
-    names = split_path(site.path)
+    names = split_path(site.path) if site.op is None else []
     text = getattr(config, "get_text_config", lambda: config)() if config is not None else None
     if not names or text is None:
         return None

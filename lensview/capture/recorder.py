@@ -7,7 +7,7 @@ install hooks (`taps/`) and does not know inputs or outputs of the run.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,10 +16,13 @@ from torch import Tensor
 from ..errors import SiteError
 from ..modules import CONTAINERS
 from ..resolve import Target
-from ..taps.hooks import UNCHANGED
+from ..sites import Site
+from ..taps.hooks import UNCHANGED, Visitor
+from ..taps.ops import OpsMet, OpWish
 from ..tensors.dense import held_bytes
 from ..traces.parts import Record
 from ..values import get, main_in
+from .opsites import why_no_op
 
 
 class Copies:
@@ -61,6 +64,9 @@ def _key(tensor: Tensor) -> tuple[Any, ...]:
         tensor.dtype,
         tensor.device,
         tensor._version,
+        # Lazy conjugates and negatives are other numbers in the same memory.
+        tensor.is_conj(),
+        tensor.is_neg(),
     )
 
 
@@ -74,14 +80,24 @@ def _copied(tensor: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class _Seen:
-    """One target's values so far; `text` is its site's, without a call."""
+    """One target's values so far; `text` is its site's, without a call.
+
+    `ops` is there for a site between ops; a glob of ops keeps nothing itself, and has one of these
+    for each op that it meets.
+    """
 
     target: Target
     text: str
-    calls: int = 0
+    ops: OpsMet | None = None
+    visits: int = 0
     kept: int = 0
     without: str = ""
     left_out: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> int:
+        """How often the module was called, as far as is known."""
+        return self.visits if self.ops is None else self.ops.calls
 
     def text_of(self, call: int) -> str:
         """The canonical text of one call's value, once all calls are known."""
@@ -98,12 +114,33 @@ class Recorder:
         self._held = 0
         self._values: list[tuple[_Seen, int, Tensor, tuple[str | int, ...]]] = []
 
-    def visitor(self, position: int) -> Any:
+    def visitor(self, position: int) -> Visitor:
         """The visitor that records for the target at `position`."""
-        seen = self._seen[position]
+        return self._visitor(self._seen[position])
 
+    def wish(self, position: int, ops: OpsMet) -> OpWish:
+        """The same for a target between ops: a glob has a visitor for each op that it means."""
+        seen = self._seen[position]
+        seen.ops = ops
+        site = seen.target.site
+
+        def visitor(name: str, k: int) -> Visitor:
+            if not site.op_is_glob:
+                return self._visitor(seen)
+            target = replace(seen.target, site=site.at_op(name, k))
+            one = _Seen(target, str(target.site.at_call(None)), ops)
+            self._seen.append(one)
+            return self._visitor(one)
+
+        return OpWish(site.takes_op, visitor)
+
+    def refuse(self, position: int, reason: str) -> None:
+        """Nothing will be recorded for the target at `position`."""
+        self._seen[position].without = reason
+
+    def _visitor(self, seen: _Seen) -> Visitor:
         def visit(call: int, value: Any) -> Any:
-            seen.calls = max(seen.calls, call + 1)
+            seen.visits = max(seen.visits, call + 1)
             self._record(seen, call, value)
             return UNCHANGED
 
@@ -166,8 +203,22 @@ class Recorder:
             nothing = not seen.kept and not seen.left_out
             if nothing and not (seen.target.expanded and seen.calls):
                 result[str(seen.target.site)] = _reason(seen)
+        result.update(self._globs_without_ops())
         held = {seen.text_of(call) for seen, call, _, _ in self._values}
         return {site: reason for site, reason in result.items() if site not in held}
+
+    def _globs_without_ops(self) -> dict[str, str]:
+        """The globs that mean ops and met none, in all the modules that they match."""
+        idle: dict[str, list[_Seen]] = {}
+        for seen in self._seen:
+            if seen.ops is not None and seen.target.expanded:
+                idle.setdefault(str(Site.parse(seen.target.asked)), []).append(seen)
+        result = {}
+        for text, some in idle.items():
+            called = [(s.target, s.ops) for s in some if s.ops is not None and s.calls]
+            if called and not any(s.kept or s.left_out for s in some):
+                result[text] = why_no_op(called)
+        return result
 
 
 def _reason(seen: _Seen) -> str:
@@ -176,6 +227,8 @@ def _reason(seen: _Seen) -> str:
         return seen.without
     if isinstance(module, CONTAINERS):
         return f"a {type(module).__name__} only holds modules; nothing passes through it."
+    if seen.calls and seen.ops is not None:
+        return why_no_op([(seen.target, seen.ops)])
     if seen.calls:
         return f"the module was called {seen.calls} time(s) in this run, counted from 0."
     return (

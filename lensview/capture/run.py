@@ -28,6 +28,7 @@ from ..wrappers.findings import refuse
 from ..wrappers.unwrap import eagerly, unwrap
 from .editor import Editor
 from .inputs import Call, prepare
+from .opsites import no_ops
 from .outcome import described, last_logits
 from .recorder import Recorder
 
@@ -121,12 +122,13 @@ def run(
     if watch is not None:
         watch.check()
     result = _trace(module, plan, call, recorder, editor, output, tokenizer, started)
-    _warn_of_idle(result)
+    _warn_of_idle(result, editor)
     return result
 
 
 def _forward(module: nn.Module, call: Call, points: list[Point]) -> Any:
-    with torch.no_grad(), eagerly(module), taps(module, points):
+    between_ops = any(point.ops is not None for point in points)
+    with torch.no_grad(), eagerly(module, between_ops), taps(module, points):
         return module(*call.args, **call.kwargs)
 
 
@@ -144,8 +146,20 @@ def _points(
 
     for target, visitor in editor.visitors():
         at(target.module).edits[target.site.side].append(visitor)
+    for target, wish in editor.wishes():
+        if no_ops(target):
+            continue
+        ops = at(target.module).op_point()
+        ops.edits[target.site.side].append(wish(ops.met))
     for position, target in enumerate(targets):
-        at(target.module).records[target.site.side].append(recorder.visitor(position))
+        point, side = at(target.module), target.site.side
+        if target.site.op is None:
+            point.records[side].append(recorder.visitor(position))
+        elif why := no_ops(target):
+            recorder.refuse(position, why)
+        else:
+            ops = point.op_point()
+            ops.records[side].append(recorder.wish(position, ops.met))
     if watch is not None:
         _follow(module, watch, at, points)
     return list(points.values())
@@ -194,10 +208,10 @@ def _trace(
     )
 
 
-def _warn_of_idle(trace: Trace) -> None:
-    idle = [r for r in trace.reports if not r.calls]
+def _warn_of_idle(trace: Trace, editor: Editor) -> None:
+    idle = [(i, r) for i, r in enumerate(trace.reports) if not r.calls]
     if idle:
-        lines = "\n  ".join(str(r.intervention) for r in idle)
+        lines = "\n  ".join(f"{r.intervention} {editor.why_idle(i)}".rstrip() for i, r in idle)
         warnings.warn(
             f"{len(idle)} intervention(s) did nothing, because no value passed at their site in "
             f"this run:\n  {lines}",

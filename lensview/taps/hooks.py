@@ -17,6 +17,9 @@ from torch import nn
 
 from ..sites import Side
 from ..values import Arguments, binder
+from .fused import outermost
+from .opmode import OpMode
+from .ops import OpPoint, OpTap
 
 
 class _Unchanged:
@@ -33,13 +36,22 @@ Visitor = Callable[[int, Any], Any]
 class Point:
     """What happens at one module. Edits run before other people's hooks, records after them.
 
-    `passed` is called at the start of every call; it may raise to stop the run.
+    `passed` is called at the start of every call; it may raise to stop the run. `ops` is what
+    happens between the ops of its own forward.
     """
 
     module: nn.Module
     edits: dict[Side, list[Visitor]] = field(default_factory=lambda: {"input": [], "output": []})
     records: dict[Side, list[Visitor]] = field(default_factory=lambda: {"input": [], "output": []})
     passed: Callable[[], None] | None = None
+    ops: OpPoint | None = None
+    quiet: bool = False
+
+    def op_point(self) -> OpPoint:
+        """`ops`, made where there was none."""
+        if self.ops is None:
+            self.ops = OpPoint()
+        return self.ops
 
 
 class _Run:
@@ -48,6 +60,7 @@ class _Run:
     def __init__(self, root: nn.Module) -> None:
         self.root = root
         self.failures: list[BaseException] = []
+        self.ops = OpMode()
 
     def is_current(self) -> bool:
         """Whether a forward on this thread belongs to this run: not another thread's, and not that
@@ -58,6 +71,20 @@ class _Run:
             if run.root is self.root:
                 return False
         return False
+
+    def visited(self, visitors: Sequence[Visitor], call: int, value: Any) -> Any:
+        """The value after all visitors, or None (a hook's "unchanged") where none changed it."""
+        changed = False
+        try:
+            for visitor in visitors:
+                new = visitor(call, value)
+                if new is not UNCHANGED:
+                    value, changed = new, True
+        except BaseException as error:
+            # A model that catches errors of its parts must not hide ours.
+            self.failures.append(error)
+            raise
+        return value if changed else None
 
 
 class _Active(threading.local):
@@ -87,6 +114,9 @@ class _Tap:
         self.open: list[int] = []
         needs_names = point.edits["input"] or point.records["input"]
         self.bind = binder(point.module.forward) if needs_names else None
+        self.ops: OpTap | None = None
+        if point.ops is not None:
+            self.ops = OpTap(point.module, point.ops, run.ops, run.visited)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Tap:
         return self
@@ -107,43 +137,43 @@ class _Tap:
         return self._input(self.point.edits["input"], args, kwargs)
 
     def seen(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:
-        """After everyone's pre-hooks: record the input that the module gets."""
+        """After everyone's pre-hooks: record the input that the module gets; its ops come next."""
         if self.foreign(module) or not self.open:
             return None
-        return self._input(self.point.records["input"], args, kwargs)
+        self._input(self.point.records["input"], args, kwargs)
+        if self.point.quiet:
+            self.run.ops.suspend((id(self), self.open[-1]))
+        if self.ops is not None:
+            self.ops.start(self.open[-1])
+        return None
 
     def edit(self, module: nn.Module, args: Any, output: Any) -> Any:
-        """Before everyone's forward hooks: edit the output."""
+        """Before everyone's forward hooks: its ops are over; edit the output."""
         if self.foreign(module) or not self.open:
             return None
-        return self._visited(self.point.edits["output"], self.open[-1], output)
+        self._ops_are_over(self.open[-1])
+        return self.run.visited(self.point.edits["output"], self.open[-1], output)
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> Any:
         """After everyone's forward hooks, and when the call raised: record, end the call."""
         if self.foreign(module) or not self.open:
             return None
-        return self._visited(self.point.records["output"], self.open.pop(), output)
+        call = self.open.pop()
+        self._ops_are_over(call)
+        return self.run.visited(self.point.records["output"], call, output)
+
+    def _ops_are_over(self, call: int) -> None:
+        if self.ops is not None:
+            self.ops.end(call)
+        if self.point.quiet:
+            self.run.ops.resume((id(self), call))
 
     def _input(self, visitors: Sequence[Visitor], args: Any, kwargs: Any) -> Any:
         if not visitors or self.bind is None:
             return None
         bound: Arguments = self.bind(args, kwargs)
-        value = self._visited(visitors, self.open[-1], bound.value)
+        value = self.run.visited(visitors, self.open[-1], bound.value)
         return None if value is None else bound.call(value)
-
-    def _visited(self, visitors: Sequence[Visitor], call: int, value: Any) -> Any:
-        """The value after all visitors, or None (a hook's "unchanged") where none changed it."""
-        changed = False
-        try:
-            for visitor in visitors:
-                new = visitor(call, value)
-                if new is not UNCHANGED:
-                    value, changed = new, True
-        except BaseException as error:
-            # A model that catches errors of its parts must not hide ours.
-            self.run.failures.append(error)
-            raise
-        return value if changed else None
 
 
 @contextmanager
@@ -156,7 +186,7 @@ def taps(root: nn.Module, points: Sequence[Point]) -> Iterator[None]:
         Whatever a visitor raised, also where the model itself caught it.
     """
     run = _Run(root)
-    held = [(point.module, _Tap(point, run)) for point in points]
+    held = [(point.module, _Tap(point, run)) for point in _with_quiet(points)]
     try:
         _active.runs.append(run)
         with _registering:
@@ -169,12 +199,21 @@ def taps(root: nn.Module, points: Sequence[Point]) -> Iterator[None]:
         raise run.failures[0]
 
 
+def _with_quiet(points: Sequence[Point]) -> list[Point]:
+    """The points, and those of parts that must not meet the mode of a module around them."""
+    found = {id(part): part for p in points if p.ops is not None for part in outermost(p.module)}
+    for point in points:
+        point.quiet = found.pop(id(point.module), None) is not None
+    return [*points, *(Point(part, quiet=True) for part in found.values())]
+
+
 def _install(module: nn.Module, tap: _Tap) -> None:
     module.register_forward_pre_hook(tap.enter, with_kwargs=True, prepend=True)
     module.register_forward_hook(tap.leave, always_call=True)
-    if tap.point.records["input"]:
+    between = tap.ops is not None or tap.point.quiet
+    if tap.point.records["input"] or between:
         module.register_forward_pre_hook(tap.seen, with_kwargs=True)
-    if tap.point.edits["output"]:
+    if tap.point.edits["output"] or between:
         module.register_forward_hook(tap.edit, prepend=True)
 
 
@@ -184,6 +223,7 @@ def _remove_all(held: Sequence[tuple[nn.Module, _Tap]], run: _Run) -> None:
     interrupted: KeyboardInterrupt | None = None
     while True:
         try:
+            run.ops.off()
             _active.runs[:] = [r for r in _active.runs if r is not run]
             for module, tap in held:
                 _remove(module, tap)

@@ -138,6 +138,7 @@ class Trace(Mapping[str, Tensor]):
             text: r.tensor
             for text, r in self._parts.records.items()
             if pattern.fullmatch(r.site.path)
+            and wanted.takes_op(r.site.op, r.site.op_index)
             and (r.site.side, r.site.leaf) == (wanted.side, wanted.leaf)
             and wanted.call in (None, r.site.call)
         }
@@ -145,12 +146,15 @@ class Trace(Mapping[str, Tensor]):
     # --- tokens and predictions --------------------------------------------------------------
 
     def aligned(self, text: str) -> bool:
-        """Whether the record's dims 0 and 1 are the batch and the tokens of this run."""
+        """Whether the record's dims 0 and 1 are the batch and the tokens of this run, by their
+        sizes; not where dim 2 could be the tokens too (attention by heads)."""
         if self.tokens is None:
             return False
         record = self.record(text)
         shape = full_shape(record.tensor)
-        return self.tokens.cover(record.site.path) and shape[:2] == tuple(self.tokens.ids.shape)
+        either = len(shape) > 3 and shape[1] == shape[2]
+        covered = self.tokens.cover(record.site.path)
+        return covered and shape[:2] == tuple(self.tokens.ids.shape) and not either
 
     def top(self, k: int = 5, row: int = 0) -> list[Token]:
         """The `k` most probable next tokens of batch row `row`, after its last real token.

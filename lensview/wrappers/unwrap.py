@@ -6,6 +6,7 @@ is not transparent is `findings.py`'s to refuse.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
@@ -37,12 +38,14 @@ def unwrap(model: Any) -> nn.Module:
 
 
 @contextmanager
-def eagerly(model: nn.Module) -> Iterator[None]:
+def eagerly(model: nn.Module, between_ops: bool = False) -> Iterator[None]:
     """Run compiled parts of `model` by their Python for the length of the block.
 
-    Hooks on a compiled module run by luck: those added after its first call may never fire.
+    Hooks on a compiled module run by luck: those added after its first call may never fire. With
+    `between_ops` compiled functions run by their Python too: they hide their ops.
     """
-    compiled = any(
+    # A process that has compiled nothing has not loaded the compiler either.
+    compiled = (between_ops and "torch._dynamo" in sys.modules) or any(
         m._compiled_call_impl is not None or original(m) is not m for m in model.modules()
     )
     stance = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
