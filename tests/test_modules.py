@@ -69,8 +69,11 @@ def test_near_matches(tiny_llama: nn.Module) -> None:
         resolve(["layers.*.mlp"], modules)
     with pytest.raises(SiteError, match="is a parameter"):
         resolve(["lm_head.weight"], modules)
-    with pytest.raises(SiteError, match="between ops"):
-        resolve(["model.layers.0.self_attn/softmax"], modules)
+    with pytest.raises(SiteError, match=r"'model\.layers\.0\.self_attn'"):
+        resolve(["model.layers.0.self_atn/softmax"], modules)
+    (target,) = resolve(["module.model.layers.0.self_attn/softmax"], modules)
+    assert str(target.site) == "model.layers.0.self_attn/softmax" and not target.expanded
+    assert all(t.expanded for t in resolve(["model.layers.0.mlp/*", "**.mlp/mul"], modules))
 
 
 def test_wrapper_prefixes_mean_the_inner_module(tiny_llama: nn.Module) -> None:
