@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import InputError, InterventionError, LensError, RunCancelled
+from ..errors import IdleInterventionError, InputError, InterventionError, LensError, RunCancelled
 from ..interventions import Intervention
 from ..session import Session
 from ..traces.trace import Trace
@@ -243,6 +243,9 @@ class Runs:
             edits = [e.intervention for e in on if e.intervention is not None]
             try:
                 trace = self._trace(inputs, sites, edits, watch)
+            except IdleInterventionError as error:
+                assert isinstance(error.trace, Trace)  # the notes say which one did nothing
+                return error.trace, [*_told(on, error.trace), *faulty]
             except InterventionError as error:
                 wrong = next((e for e in on if e.intervention is error.intervention), None)
                 if wrong is None:
@@ -250,8 +253,7 @@ class Runs:
                 on = [e for e in on if e is not wrong]
                 faulty.append(wrong.failed(str(error)))
             else:
-                reports = zip(on, trace.reports, strict=True) if trace.reports else ()
-                return trace, [*(e.did(r.changed) for e, r in reports), *faulty]
+                return trace, [*_told(on, trace), *faulty]
 
     def _keep(self, latest: Latest, ran: list[Entry], asked: list[Entry]) -> None:
         on = tuple(e.intervention for e in ran if e.runs and e.intervention is not None)
@@ -294,6 +296,11 @@ def noting_failure(runs: Runs) -> Iterator[None]:
     except Exception as error:
         runs.failure = f"The run failed: {type(error).__name__}: {error}"
         raise
+
+
+def _told(on: Sequence[Entry], trace: Trace) -> Iterator[Entry]:
+    reports = zip(on, trace.reports, strict=True) if trace.reports else ()
+    return (entry.did(report.changed) for entry, report in reports)
 
 
 class _Part(Watch):

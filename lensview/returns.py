@@ -1,0 +1,55 @@
+"""Returns: whether a module's forward returns a tuple, read from its text.
+
+Owns that one question, asked where nobody runs the forward (`lv.skip`): a bare tensor in the place
+of a tuple would be unpacked along its batch without a word.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+
+from torch import nn
+
+
+def tuple_returned(module: nn.Module) -> bool:
+    """Whether every return of the class's own forward is surely a tuple.
+
+    A tuple written in the return itself or bound to the name that is returned counts; where the
+    text tells nothing, an annotation that begins with ``tuple`` does.
+    """
+    function = inspect.unwrap(type(module).forward)
+    try:
+        parsed: ast.AST = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
+        parsed = ast.Pass()
+    found = [part.value for part in _own(parsed) if isinstance(part, ast.Return) and part.value]
+    names = {name for part in _own(parsed) for name in _bound_to_tuples(part)}
+    sure = [_is_tuple(value, names) for value in found]
+    if any(sure):
+        return all(sure)
+    written = getattr(function, "__annotations__", {}).get("return", "")
+    return str(written).lower().startswith(("tuple[", "typing.tuple[", "<class 'tuple'"))
+
+
+def _own(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function, without those of functions and classes defined inside it."""
+    for child in ast.iter_child_nodes(tree):
+        if not isinstance(child, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
+            yield child
+            yield from _own(child)
+
+
+def _bound_to_tuples(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Assign) and _is_tuple(node.value, set()):
+        yield from (t.id for t in node.targets if isinstance(t, ast.Name))
+
+
+def _is_tuple(value: ast.expr, names: set[str]) -> bool:
+    if isinstance(value, ast.BinOp):
+        return _is_tuple(value.left, names) or _is_tuple(value.right, names)
+    if isinstance(value, ast.IfExp):
+        return _is_tuple(value.body, names) and _is_tuple(value.orelse, names)
+    return isinstance(value, ast.Tuple) or (isinstance(value, ast.Name) and value.id in names)
