@@ -137,7 +137,8 @@ def _projected(piece: Piece) -> Tensor:
     exact = direction.to(torch.complex128 if direction.is_complex() else torch.float64)
     unit = (exact / exact.norm()).to(device=wide.device, dtype=wide.dtype)
     along = (wide * unit.conj()).sum(-1, keepdim=True)
-    return (wide - along * unit).to(piece.old.dtype)
+    left: Tensor = wide - along * unit
+    return left.to(piece.old.dtype)
 
 
 def _wide(tensor: Tensor) -> Tensor:
@@ -164,10 +165,10 @@ def _called(piece: Piece) -> Tensor:
             f"{tuple(piece.old.shape)}: {error}"
         ) from error
     expected = _kind(piece.old)
-    if not isinstance(new, Tensor) or _kind(new) != expected:
-        got = _kind(new) if isinstance(new, Tensor) else f"a {type(new).__name__}"
-        raise InterventionError(f"{piece.where}: {fn} returned {got}; it must return {expected}.")
-    return new
+    if isinstance(new, Tensor) and _kind(new) == expected:
+        return new
+    got = _kind(new) if isinstance(new, Tensor) else f"a {type(new).__name__}"
+    raise InterventionError(f"{piece.where}: {fn} returned {got}; it must return {expected}.")
 
 
 def _kind(tensor: Tensor) -> str:

@@ -260,7 +260,7 @@ class Runs:
         assert latest.trace is not None
         notes = (
             *_notes(latest.trace, latest.inputs, self.anchor, bool(on), self.max_bytes),
-            *_idle(latest.trace),
+            *_outcomes(latest.trace),
         )
         latest = replace(
             latest, interventions=on, top_edited=_top(latest.trace) if on else (), notes=notes
@@ -366,7 +366,12 @@ def _notes(
         )
 
 
-def _idle(trace: Trace) -> Iterator[str]:
+def _outcomes(trace: Trace) -> Iterator[str]:
     for report in trace.reports:
         if report.calls == 0:
             yield f"{report.intervention} did nothing: the run did not pass there."
+        if report.overflowed:
+            yield (
+                f"{report.intervention} made {report.overflowed} finite values infinite or NaN: "
+                "what follows them may mean nothing."
+            )

@@ -12,6 +12,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -84,7 +85,7 @@ class _Seam:
         """A model that is pickled meanwhile, too."""
         if self.own is not None:
             return _itself, (self.own,)
-        return types.MethodType, (type(self.module).forward, self.module)
+        return partial, (type(self.module).forward, self.module)
 
 
 def _itself(forward: Any) -> Any:
