@@ -8,7 +8,7 @@ the tensor that came in is never written to.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -73,7 +73,7 @@ def _patched(piece: Piece) -> Tensor:
     parts = regions(
         piece.intervention.index,
         there.shape,
-        Frame(mask, piece.frame.heads),
+        replace(piece.frame, mask=mask),
         f"{piece.where}, in the source",
     )
     part = parts[piece.position % len(parts)] if len(parts) == piece.parts else None
@@ -84,6 +84,11 @@ def _patched(piece: Piece) -> Tensor:
             f"{piece.where}: the source, of shape {tuple(there.shape)}, has {got}; the run, of "
             f"shape {tuple(piece.tensor.shape)}, has one of {tuple(piece.old.shape)}. A patch "
             "needs equal regions: choose an index that both have, or a source with as many tokens."
+        )
+    fractions = new.is_floating_point() or new.is_complex()
+    if fractions and not (piece.old.is_floating_point() or piece.old.is_complex()):
+        raise InterventionError(
+            f"{piece.where}: the source is {new.dtype}, which a value of {piece.old.dtype} rounds."
         )
     return piece.like_old(new)
 

@@ -350,6 +350,9 @@ def test_whole_numbers_are_refused_by_what_makes_fractions() -> None:
     ):
         with pytest.raises(lv.InterventionError, match="round"):
             apply(edit, ids, SITE, Frame())
+    with pytest.raises(lv.InterventionError, match="rounds"):
+        apply(lv.patch("x", torch.ones(2, 2) / 2), ids, SITE, Frame())
+    assert applied(lv.patch("x", ids + 1), ids).tolist() == [[2, 3], [4, 5]]
     assert applied(lv.call("x", lambda t: t + 1), ids).tolist() == [[2, 3], [4, 5]]
 
 
@@ -406,6 +409,10 @@ def test_heads_of_attention_weights() -> None:
     expected = plain[site].clone()
     expected[0, 2] = 0
     assert torch.equal(trace[site], expected)
+    other = lv.trace(model, IDS.flip(0, 1), site)
+    patched = lv.trace(model, IDS, site, lv.patch(site, other, lv.at(head=[1, 3])))
+    assert torch.equal(patched[site][:, [1, 3]], other[site][:, [1, 3]])
+    assert torch.equal(patched[site][:, [0, 2]], plain[site][:, [0, 2]])
     for index, said in (
         (lv.at(head=4), "out of range for dim 1 of size 4"),
         (lv.at(head=0, token=1), "query and a key"),

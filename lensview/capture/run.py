@@ -146,6 +146,8 @@ def _points(
 
     for target, visitor in editor.visitors():
         at(target.module).edits[target.site.side].append(visitor)
+    for skipped, _ in editor.givers():
+        at(skipped)  # hooks keep PyTorch's fused paths from using its weights unasked
     for position, target in enumerate(targets):
         at(target.module).records[target.site.side].append(recorder.visitor(position))
     if watch is not None:

@@ -377,6 +377,36 @@ def test_what_cannot_be_skipped(tiny_llama: nn.Module) -> None:
         lv.trace(tiny_llama, IDS, (), lv.skip("model.layers.9", zeros))
 
 
+def test_a_module_that_a_fused_path_would_bypass_is_skipped() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    x, given = torch.randn(2, 4, 8), torch.randn(2, 4, 8)
+    trace = lv.trace(model, x, ":output", lv.skip("layers.0.self_attn", (given, None)))
+    assert trace.reports[0].calls == 1
+    first = model.layers[0]
+    with torch.no_grad():
+        h = first.norm1(x + given)  # type: ignore[operator]
+        h = first.norm2(h + first.linear2(torch.relu(first.linear1(h))))  # type: ignore[operator]
+        expected = model.layers[1](h)
+    assert torch.allclose(trace[":output"], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("which", ["model", "part"])
+def test_a_compiled_model_or_part_is_skipped_eagerly(tiny_llama: nn.Module, which: str) -> None:
+    expected = skipped(tiny_llama, lv.skip(f"{LAYER}.mlp", torch.zeros(2, 6, 16)))
+    model: Any = tiny_llama
+    if which == "model":
+        model = torch.compile(tiny_llama, backend="eager")
+    else:
+        owner = tiny_llama.get_submodule(LAYER)
+        owner.mlp = torch.compile(owner.mlp, backend="eager")  # type: ignore[call-overload]
+    trace = lv.trace(
+        model, IDS, (), lv.skip(f"{LAYER}.mlp", torch.zeros(2, 6, 16)), keep_output=True
+    )
+    assert torch.equal(trace.output.logits, expected)
+
+
 def test_an_output_object_can_be_given(tiny_llama: nn.Module) -> None:
     from transformers.modeling_outputs import BaseModelOutputWithPast
 
