@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 
@@ -15,10 +16,11 @@ from torch import nn
 
 
 def tuple_returned(module: nn.Module) -> bool:
-    """Whether every return of the class's own forward is surely a tuple.
+    """Whether the class's own forward returns a tuple, as far as its text tells.
 
-    A tuple written in the return itself or bound to the name that is returned counts; where the
-    text tells nothing, an annotation that begins with ``tuple`` does.
+    A tuple written in the return itself, or bound to the name that is returned, is one; another
+    name is none; a call could be either and does not count. Where no return is a tuple, an
+    annotation of tuples alone decides.
     """
     function = inspect.unwrap(type(module).forward)
     try:
@@ -27,11 +29,18 @@ def tuple_returned(module: nn.Module) -> bool:
         parsed = ast.Pass()
     found = [part.value for part in _own(parsed) if isinstance(part, ast.Return) and part.value]
     names = {name for part in _own(parsed) for name in _bound_to_tuples(part)}
-    sure = [_is_tuple(value, names) for value in found]
+    sure = [_is_tuple(value, names) for value in found if not isinstance(value, ast.Call)]
     if any(sure):
         return all(sure)
-    written = getattr(function, "__annotations__", {}).get("return", "")
-    return str(written).lower().startswith(("tuple[", "typing.tuple[", "<class 'tuple'"))
+    return _says_tuple(getattr(function, "__annotations__", {}).get("return", ""))
+
+
+def _says_tuple(annotation: object) -> bool:
+    text = str(annotation)
+    while (outer := re.sub(r"\[[^\[\]]*\]", "", text)) != text:
+        text = outer  # what stands in brackets is what the tuple holds
+    kinds = {kind.strip().rpartition(".")[2].lower() for kind in text.split("|")}
+    return bool(kinds & {"tuple", "<class 'tuple'>"}) and len(kinds - {"none"}) == 1
 
 
 def _own(tree: ast.AST) -> Iterator[ast.AST]:

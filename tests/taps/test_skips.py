@@ -295,7 +295,6 @@ def test_other_threads_nested_runs_and_copies_get_the_true_forward(tiny_llama: n
         third.join()
         found["nested"] = lv.trace(tiny_llama, IDS, (), keep_output=True).output.logits
         found["copy"] = copy.deepcopy(tiny_llama)
-        found["bytes"] = pickle.dumps(target)
 
     handle = tiny_llama.get_submodule("model.layers.0").register_forward_pre_hook(inside)
     trace = lv.trace(tiny_llama, IDS, (), lv.skip(mlp, zeros), keep_output=True)
@@ -310,10 +309,19 @@ def test_other_threads_nested_runs_and_copies_get_the_true_forward(tiny_llama: n
     assert torch.equal(logits(twin), expected)
     inner = twin.get_submodule(mlp)
     assert inner.forward.__self__ is inner, "the copy runs its own weights"
-    again = pickle.loads(found["bytes"])
-    x = torch.randn(2, 16)
-    assert torch.equal(again(x), tiny_llama.get_submodule(mlp)(x))
     assert not any(there for there, _ in forwards(tiny_llama))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_pickle_made_meanwhile_holds_the_true_forward(own: bool) -> None:
+    model, x = nn.Linear(3, 3), torch.randn(2, 3)
+    if own:
+        model.__dict__["forward"] = torch.tanh
+    expected = model(x)
+    model.__dict__["forward"] = _Seam(model)
+    again = pickle.loads(pickle.dumps(model))
+    assert again is not model and not isinstance(again.forward, _Seam)
+    assert torch.equal(again(x), expected) and torch.equal(model(x), expected)
 
 
 def test_two_threads_skip_one_module_at_once(tiny_llama: nn.Module) -> None:
@@ -386,8 +394,8 @@ def test_a_module_that_a_fused_path_would_bypass_is_skipped() -> None:
     assert trace.reports[0].calls == 1
     first = model.layers[0]
     with torch.no_grad():
-        h = first.norm1(x + given)  # type: ignore[operator]
-        h = first.norm2(h + first.linear2(torch.relu(first.linear1(h))))  # type: ignore[operator]
+        h = first.norm1(x + given)
+        h = first.norm2(h + first.linear2(torch.relu(first.linear1(h))))
         expected = model.layers[1](h)
     assert torch.allclose(trace[":output"], expected, atol=1e-6)
 
@@ -399,8 +407,8 @@ def test_a_compiled_model_or_part_is_skipped_eagerly(tiny_llama: nn.Module, whic
     if which == "model":
         model = torch.compile(tiny_llama, backend="eager")
     else:
-        owner = tiny_llama.get_submodule(LAYER)
-        owner.mlp = torch.compile(owner.mlp, backend="eager")  # type: ignore[call-overload]
+        parts: Any = tiny_llama.get_submodule(LAYER)._modules
+        parts["mlp"] = torch.compile(parts["mlp"], backend="eager")
     trace = lv.trace(
         model, IDS, (), lv.skip(f"{LAYER}.mlp", torch.zeros(2, 6, 16)), keep_output=True
     )
