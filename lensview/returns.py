@@ -19,7 +19,7 @@ def tuple_returned(module: nn.Module) -> bool:
     """Whether the class's own forward returns a tuple, as far as its text tells.
 
     A tuple written in the return itself, or bound to the name that is returned, is one; another
-    name is none; a call could be either and does not count. Where no return is a tuple, an
+    name or an object made there is none; another call could be either and does not count. Where no return is a tuple, an
     annotation of tuples alone decides.
     """
     function = inspect.unwrap(type(module).forward)
@@ -29,10 +29,17 @@ def tuple_returned(module: nn.Module) -> bool:
         parsed = ast.Pass()
     found = [part.value for part in _own(parsed) if isinstance(part, ast.Return) and part.value]
     names = {name for part in _own(parsed) for name in _bound_to_tuples(part)}
-    sure = [_is_tuple(value, names) for value in found if not isinstance(value, ast.Call)]
+    sure = [_is_tuple(value, names) for value in found if not _unknown(value)]
     if any(sure):
         return all(sure)
     return _says_tuple(getattr(function, "__annotations__", {}).get("return", ""))
+
+
+def _unknown(value: ast.expr) -> bool:
+    if not isinstance(value, ast.Call):
+        return False
+    name = ast.unparse(value.func).rpartition(".")[2]
+    return not name[:1].isupper()  # what is made of a class is an output object
 
 
 def _says_tuple(annotation: object) -> bool:
