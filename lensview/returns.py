@@ -19,8 +19,8 @@ def tuple_returned(module: nn.Module) -> bool:
     """Whether the class's own forward returns a tuple, as far as its text tells.
 
     A tuple written in the return itself, or bound to the name that is returned, is one; another
-    name or an object made there is none; another call could be either and does not count. Where no return is a tuple, an
-    annotation of tuples alone decides.
+    name or an object made there is none; another call could be either and does not count. Where no
+    return is a tuple, an annotation of tuples alone decides.
     """
     function = inspect.unwrap(type(module).forward)
     try:
