@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .capture.effects import Effect, effects
 from .capture.run import extract, trace
 from .capture.source import Source, source
 from .errors import (
     CaptureUnsupportedError,
+    IdleInterventionError,
     InputError,
     InterventionError,
     LensError,
@@ -23,7 +25,20 @@ from .errors import (
     TraceFileError,
 )
 from .indices import at
-from .interventions import Intervention, add, clamp, patch, put, scale, zero
+from .interventions import (
+    Intervention,
+    add,
+    call,
+    clamp,
+    mean,
+    noise,
+    patch,
+    project_out,
+    put,
+    scale,
+    skip,
+    zero,
+)
 from .plan import Plan
 from .session import LocalSession, Session
 from .sites import Site
@@ -53,7 +68,9 @@ __all__ = [
     "CaptureUnsupportedError",
     "Diff",
     "DistributedCaptureUnsupportedError",
+    "Effect",
     "Explorer",
+    "IdleInterventionError",
     "InputError",
     "Intervention",
     "InterventionError",
@@ -76,16 +93,22 @@ __all__ = [
     "__version__",
     "add",
     "at",
+    "call",
     "clamp",
     "demo",
+    "effects",
     "explore",
     "extract",
     "figures",
     "load",
     "load_ipython_extension",
+    "mean",
+    "noise",
     "patch",
+    "project_out",
     "put",
     "scale",
+    "skip",
     "source",
     "trace",
     "unload_ipython_extension",

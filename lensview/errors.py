@@ -33,6 +33,19 @@ class InterventionError(LensError, ValueError):
     intervention: object | None = None
 
 
+class IdleInterventionError(InterventionError):
+    """A run ended, and an intervention met no value in it: its result is not what was asked for.
+
+    Attributes:
+        intervention: the first one that did nothing.
+        trace: the `Trace` of the run as it went, with its reports.
+    """
+
+    def __init__(self, text: str, trace: object = None) -> None:
+        super().__init__(text)
+        self.trace = trace
+
+
 class InputError(LensError, ValueError):
     """The inputs of a run cannot be run as they are."""
 

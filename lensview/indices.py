@@ -42,7 +42,7 @@ def at(*, batch: Any = None, token: Any = None, head: Any = None, feature: Any =
         batch: rows of the batch, dim 0.
         token: real tokens of each row (padding is never counted), dim 1 of a (B, T, …) value.
         head: attention heads, in the last dim of a ``q_proj``/``k_proj``/``v_proj`` output or an
-            ``o_proj`` input; an error elsewhere.
+            ``o_proj`` input, or dim 1 of attention weights (B, H, T, T); an error elsewhere.
         feature: the last dim; with `head`, features within the head.
     """
     return At(*(None if v is None else _item(v) for v in (batch, token, head, feature)))

@@ -6,8 +6,7 @@ tensors, so that it can be saved beside a trace or sent without pickle. It runs 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,8 @@ from torch import Tensor
 
 from .errors import InterventionError, SiteError
 from .indices import index_text, parse_index
-from .interventions import OPERATIONS, Intervention, PatchSource
+from .interventions import OPERATIONS, Intervention
+from .portable import read, write
 from .sites import Site
 
 
@@ -83,7 +83,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Plan:
-        """The inverse of `to_json`.
+        """The inverse of `to_json`. It runs nothing: functions wait for `Intervention.trusted`.
 
         Raises:
             InterventionError: an operation that this version does not have.
@@ -106,28 +106,8 @@ def _written(edit: Intervention, tensors: dict[str, Tensor]) -> dict[str, Any]:
         "op": edit.op,
         "site": edit.site,
         "index": None if edit.index is None else index_text(edit.index),
-        "args": {name: _written_value(v, tensors) for name, v in edit.args.items()},
+        "args": {name: write(v, tensors) for name, v in edit.args.items()},
     }
-
-
-def _written_value(value: Any, tensors: dict[str, Tensor]) -> Any:
-    def kept(tensor: Tensor) -> str:
-        name = f"tensor.{len(tensors)}"
-        tensors[name] = tensor
-        return name
-
-    if isinstance(value, Tensor):
-        return {"tensor": kept(value)}
-    if isinstance(value, PatchSource):
-        return {
-            "records": {site: kept(t) for site, t in value.records.items()},
-            "mask": None if value.mask is None else kept(value.mask),
-            "whole": None if value.whole is None else kept(value.whole),
-        }
-    if value is None or isinstance(value, int):
-        return value
-    # JSON has no NaN and no infinities.
-    return float(value) if math.isfinite(value) else {"number": str(float(value))}
 
 
 def _read(body: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Intervention:
@@ -137,22 +117,5 @@ def _read(body: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Interventio
             "from another version of lensview."
         )
     index = None if body["index"] is None else parse_index(body["index"])
-    args = {name: _read_value(v, tensors) for name, v in body["args"].items()}
+    args = {name: read(v, tensors) for name, v in body["args"].items()}
     return Intervention(body["op"], body["site"], index, args)
-
-
-def _read_value(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    if "tensor" in value:
-        return tensors[value["tensor"]]
-    if "number" in value:
-        return float(value["number"])
-
-    def named(name: str | None) -> Tensor | None:
-        return None if name is None else tensors[name]
-
-    records: Sequence[tuple[str, str]] = list(value["records"].items())
-    return PatchSource(
-        {site: tensors[n] for site, n in records}, named(value["mask"]), named(value["whole"])
-    )

@@ -27,10 +27,15 @@ class Frame:
     Attributes:
         mask: bool (B, T), True at real tokens; None where the run has no tokens.
         heads: how many heads the last dim holds at this site, or None where nobody knows.
+        maps: how many heads dim 1 of attention weights (B, H, T, T) has at this site, or None
+            where the value is none.
+        step: the decode step, 0 for a forward and a prefill; noise has a stream for each.
     """
 
     mask: Tensor | None = None
     heads: int | None = None
+    maps: int | None = None
+    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,8 @@ def _meaning(index: At, shape: Sequence[int], frame: Frame, where: str) -> list[
     if index.batch is not None:
         _need(len(shape) >= 1, f"{where}: a 0-d value has no batch dim.")
         items[0] = index.batch
+    if index.head is not None and frame.maps is not None and len(shape) == 4:
+        return [Region(_one_list(_weights(index, shape, frame.maps, where), where))]
     if index.head is not None or index.feature is not None:
         _features(index, shape, items, frame, where)
     if index.token is None:
@@ -133,6 +140,20 @@ def _need(true: bool, text: str) -> None:
         raise InterventionError(text)
 
 
+def _weights(index: At, shape: Sequence[int], heads: int, where: str) -> Grid:
+    """The grid in attention weights (B, H, T, T), where heads have a dim of their own."""
+    _need(
+        shape[1] == heads,
+        f"{where}: the model has {heads} heads, but dim 1 of shape {tuple(shape)} is another size.",
+    )
+    _need(
+        index.token is None,
+        f"{where}: attention weights have a query and a key token; index dims 2 and 3 themselves.",
+    )
+    items = [index.batch, index.head, None, index.feature]
+    return _grid([slice(None) if i is None else i for i in items], shape, where)
+
+
 def _features(index: At, shape: Sequence[int], items: list[Item], frame: Frame, where: str) -> None:
     if index.head is None:
         _need(len(shape) >= 2, f"{where}: shape {tuple(shape)} has no feature dim after a batch.")
@@ -142,8 +163,8 @@ def _features(index: At, shape: Sequence[int], items: list[Item], frame: Frame, 
     _need(
         frame.heads is not None,
         f"{where}: heads are not known here (shape {tuple(shape)}). They are only at the outputs "
-        "of modules named q_proj, k_proj and v_proj and at the input of one named o_proj; "
-        "elsewhere index the dim itself.",
+        "of modules named q_proj, k_proj and v_proj, at the input of one named o_proj and in "
+        "attention weights; elsewhere index the dim itself.",
     )
     heads = frame.heads or 1
     width, rest = divmod(shape[-1], heads)

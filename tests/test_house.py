@@ -22,8 +22,8 @@ STATIC = PACKAGE / "explorer" / "static"
 MAX_BUNDLE_BYTES = 150_000
 
 GROUND = (
-    "errors version watch sites resolve values modules indices regions interventions operations "
-    "plan tensors"
+    "errors version watch sites resolve values modules indices regions sources functions streams "
+    "portable returns interventions changes operations plan tensors"
 )
 FLOORS = (
     {*GROUND.split(), "demo_model"},

@@ -14,7 +14,7 @@ export interface RowActions {
 }
 
 /** What an operation takes, as an example. */
-const EXAMPLES: Record<string, string> = { zero: "–", clamp: "low, high" };
+const EXAMPLES: Record<string, string> = { zero: "–", clamp: "low, high", noise: "std, seed" };
 
 export class InterventionView {
   readonly element: HTMLElement;

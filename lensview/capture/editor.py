@@ -1,41 +1,56 @@
 """Editor: the interventions of one run, applied as values pass.
 
 Owns which intervention meets which module, what it was told about the run, and the counts that
-become the run's reports. What an operation does is `interventions.py`'s.
+become the run's reports. What an operation does is `operations.py`'s; what a skipped module gives
+is `givers.py`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..errors import InterventionError, SiteError
 from ..interventions import Intervention
-from ..operations import apply
+from ..operations import apply, overflowed
 from ..regions import Frame
 from ..resolve import Target, resolve
-from ..sites import Site, split_path
+from ..sites import Site
 from ..taps.hooks import UNCHANGED, Visitor
 from ..taps.ops import OpsMet, OpWish
+from ..taps.skips import Giver
 from ..traces.parts import InterventionReport
 from ..traces.tokens import Tokens
 from ..values import get, main_in, replace
+from .givers import check_skip, elements, given_value
+from .heads import heads_at, maps_at
 from .opsites import Asked, why_no_op
 
 
 @dataclass
 class _Edit:
-    """One intervention, the modules it meets, and what it did so far."""
+    """One intervention, the modules it meets, and what it did so far.
+
+    `met` counts the calls of its modules, whichever call it is for.
+    """
 
     intervention: Intervention
     targets: list[Target]
     ops: list[Asked] = field(default_factory=list)
     calls: int = 0
+    met: int = 0
     changed: list[Tensor] = field(default_factory=list)
+    overflowed: list[Tensor] = field(default_factory=list)
+
+    @property
+    def skips(self) -> bool:
+        return self.intervention.op == "skip"
 
 
 class Editor:
@@ -51,12 +66,16 @@ class Editor:
         self._config = getattr(model, "config", None)
         self._tokens = tokens
         self._edits = [_Edit(i, resolve([i.site], modules)) for i in interventions]
+        for edit in self._edits:
+            for target in edit.targets if edit.skips else ():
+                with _naming(edit.intervention):
+                    check_skip(edit.intervention, target.site, target.module)
 
     def visitors(self) -> Iterator[tuple[Target, Visitor]]:
         """Every target at a module's side with its visitor; at one module they come in the order
         given."""
         for edit in self._edits:
-            for target in edit.targets:
+            for target in edit.targets if not edit.skips else ():
                 if target.site.op is None:
                     yield target, self._visitor(edit, target.site)
 
@@ -72,23 +91,30 @@ class Editor:
         site = target.site
         return OpWish(site.takes_op, lambda name, k: self._visitor(edit, site.at_op(name, k)))
 
+    def givers(self) -> list[tuple[nn.Module, Giver]]:
+        """The modules that do not run, each with what gives its value."""
+        return [
+            (target.module, _giver(edit, target))
+            for edit in self._edits
+            for target in (edit.targets if edit.skips else ())
+        ]
+
     def _visitor(self, edit: _Edit, site: Site) -> Visitor:
         covered = self._tokens is not None and self._tokens.cover(site.path)
         mask = self._tokens.mask if self._tokens is not None and covered else None
-        frame = Frame(mask, heads_at(self._config, site))
+        frame = Frame(mask, heads_at(self._config, site), maps_at(self._config, site))
 
         def visit(call: int, value: Any) -> Any:
+            edit.met = max(edit.met, call + 1)
             if site.call not in (None, call):
                 return UNCHANGED
             where = site.at_call(call)
-            try:
+            with _naming(edit.intervention):
                 path, tensor = _tensor(where, value, edit.intervention)
                 new, changed = apply(edit.intervention, tensor, where, frame)
-            except InterventionError as error:
-                error.intervention = edit.intervention
-                raise
             edit.calls += 1
             edit.changed.append(changed)
+            edit.overflowed.append(overflowed(tensor, new))
             return replace(value, path, new)
 
         return visit
@@ -96,29 +122,80 @@ class Editor:
     def reports(self) -> tuple[InterventionReport, ...]:
         """What became of each intervention, in the order given."""
         return tuple(
-            InterventionReport(e.intervention, e.calls, sum(int(c) for c in e.changed))
+            InterventionReport(e.intervention, e.calls, _total(e.changed), _total(e.overflowed))
             for e in self._edits
         )
 
-    def why_idle(self, position: int) -> str:
-        """Why an intervention between ops met nothing; "" where nobody knows."""
-        called = [(target, ops) for target, ops in self._edits[position].ops if ops.calls]
-        return f"({why_no_op(called)})" if called else ""
+    def idle(self) -> list[tuple[Intervention, str]]:
+        """The interventions that met no value, each with the likely reason."""
+        return [(e.intervention, self._why_idle(e)) for e in self._edits if not e.calls]
+
+    def explained(self, missed: Mapping[str, str], calls: Mapping[str, int]) -> dict[str, str]:
+        """`missed` with a better reason for what lies inside a skipped module.
+
+        Args:
+            missed: reasons by site.
+            calls: how often each site's module was called, by its text without a call.
+        """
+        return {
+            text: reason if calls.get(str(site.at_call(None))) else self._skipped(site) or reason
+            for text, reason in missed.items()
+            for site in (Site.parse(text),)
+        }
+
+    def _skipped(self, site: Site) -> str:
+        for edit in self._edits:
+            for target in edit.targets if edit.skips and edit.calls else ():
+                above = f"{target.site.path}." if target.site.path else ""
+                if site.path != target.site.path and site.path.startswith(above):
+                    return f"skipped: {target.site} did not run, its value was given."
+        return ""
+
+    def _why_idle(self, edit: _Edit) -> str:
+        site = edit.targets[0].site
+        called = [(target, ops) for target, ops in edit.ops if ops.calls]
+        if called:
+            return why_no_op(called)
+        if edit.met:
+            return f"its module was called {edit.met} times, counted from 0"
+        if len(edit.targets) > 1:
+            return f"none of its {len(edit.targets)} modules was called"
+        return self._skipped(site).rstrip(".") or (
+            f"the {type(edit.targets[0].module).__name__} there was never called: its parent used "
+            "its weights directly, called its forward, or took another path"
+        )
 
 
-def heads_at(config: Any, site: Site) -> int | None:
-    """How many heads the last dim holds at a site, by transformers' names for projections."""
-    names = split_path(site.path) if site.op is None else []
-    text = getattr(config, "get_text_config", lambda: config)() if config is not None else None
-    if not names or text is None:
-        return None
-    queries = getattr(text, "num_attention_heads", None)
-    last = names[-1]
-    if (last == "q_proj" and site.side == "output") or (last == "o_proj" and site.side == "input"):
-        return queries
-    if last in ("k_proj", "v_proj") and site.side == "output":
-        return getattr(text, "num_key_value_heads", None) or queries
-    return None
+def _giver(edit: _Edit, target: Target) -> Giver:
+    def give(call: int, arguments: dict[str, Any]) -> Any:
+        edit.met = max(edit.met, call + 1)
+        if target.site.call not in (None, call):
+            return UNCHANGED
+        with _naming(edit.intervention):
+            value = given_value(edit.intervention, target.site.at_call(call), arguments)
+        edit.calls += 1
+        edit.changed.append(torch.tensor(elements(value)))
+        return value
+
+    return give
+
+
+@contextmanager
+def _naming(intervention: Intervention) -> Iterator[None]:
+    """Errors of an intervention in the block say which one it was."""
+    try:
+        yield
+    except InterventionError as error:
+        error.intervention = intervention
+        raise
+
+
+def _total(counts: Sequence[Tensor]) -> int:
+    """Their sum; each device is waited for once."""
+    devices: dict[torch.device, list[Tensor]] = {}
+    for count in counts:
+        devices.setdefault(count.device, []).append(count)
+    return sum(int(torch.stack(same).sum()) for same in devices.values())
 
 
 def _tensor(

@@ -7,19 +7,18 @@ is `recorder.py`'s, what is changed `editor.py`'s, where hooks stand `taps/`'s.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import LensWarning
 from ..interventions import Intervention
 from ..modules import blocks, index
 from ..plan import Plan
 from ..resolve import Target, resolve
 from ..taps.hooks import Point, taps
+from ..taps.skips import skips
 from ..traces.parts import Parts
 from ..traces.tokens import speller
 from ..traces.trace import Trace, extracted
@@ -31,6 +30,7 @@ from .inputs import Call, prepare
 from .opsites import no_ops
 from .outcome import described, last_logits
 from .recorder import Recorder
+from .verdict import pronounce
 
 
 def trace(
@@ -71,6 +71,7 @@ def trace(
         CaptureUnsupportedError: the model cannot be shown whole; lists every reason.
         SiteError: a site that does not exist, before the run, with near matches.
         InterventionError: an intervention that does not fit; names site, shapes and rule.
+        IdleInterventionError: after the run, an intervention that met no value; it has the trace.
         RunCancelled: `watch` was cancelled.
     """
     plan = Plan.make(sites, interventions, keep_output=keep_output, max_bytes=max_bytes)
@@ -118,17 +119,22 @@ def run(
     recorder = Recorder(targets, plan.max_bytes)
     points = _points(targets, recorder, editor, module, watch)
     started = time.time()
-    output = _forward(module, call, points)
+    output = _forward(module, call, points, editor)
     if watch is not None:
         watch.check()
     result = _trace(module, plan, call, recorder, editor, output, tokenizer, started)
-    _warn_of_idle(result, editor)
+    pronounce(result, editor.idle(), stacklevel=3)
     return result
 
 
-def _forward(module: nn.Module, call: Call, points: list[Point]) -> Any:
+def _forward(module: nn.Module, call: Call, points: list[Point], editor: Editor) -> Any:
     between_ops = any(point.ops is not None for point in points)
-    with torch.no_grad(), eagerly(module, between_ops), taps(module, points):
+    with (
+        torch.no_grad(),
+        eagerly(module, between_ops),
+        taps(module, points),
+        skips(editor.givers()),
+    ):
         return module(*call.args, **call.kwargs)
 
 
@@ -151,6 +157,8 @@ def _points(
             continue
         ops = at(target.module).op_point()
         ops.edits[target.site.side].append(wish(ops.met))
+    for skipped, _ in editor.givers():
+        at(skipped)  # hooks keep PyTorch's fused paths from using its weights unasked
     for position, target in enumerate(targets):
         point, side = at(target.module), target.site.side
         if target.site.op is None:
@@ -195,7 +203,7 @@ def _trace(
         Parts(
             plan=plan,
             records=recorder.records(),
-            missed=recorder.missed(),
+            missed=editor.explained(recorder.missed(), recorder.calls()),
             calls=recorder.calls(),
             asked=recorder.asked(),
             reports=editor.reports(),
@@ -206,15 +214,3 @@ def _trace(
             spell=speller(tokenizer),
         )
     )
-
-
-def _warn_of_idle(trace: Trace, editor: Editor) -> None:
-    idle = [(i, r) for i, r in enumerate(trace.reports) if not r.calls]
-    if idle:
-        lines = "\n  ".join(f"{r.intervention} {editor.why_idle(i)}".rstrip() for i, r in idle)
-        warnings.warn(
-            f"{len(idle)} intervention(s) did nothing, because no value passed at their site in "
-            f"this run:\n  {lines}",
-            LensWarning,
-            stacklevel=4,
-        )

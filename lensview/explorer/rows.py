@@ -19,14 +19,15 @@ from ..indices import index_text, parse_index
 from ..interventions import (
     OPERATIONS,
     Intervention,
-    PatchSource,
     add,
     clamp,
+    noise,
     put,
     scale,
     zero,
 )
 from ..sites import Site
+from ..sources import PatchSource
 from .protocol import InterventionRow
 
 MAX_ROWS = 100
@@ -194,6 +195,13 @@ def _clamp(site: str, text: str, index: Any) -> Intervention:
     return clamp(site, low, high, index)
 
 
+def _noise(site: str, text: str, index: Any) -> Intervention:
+    std, _, seed = (t.strip() for t in text.partition(","))
+    if not re.fullmatch(r"[+-]?[0-9]+", seed):
+        raise InterventionError(f"noise takes 'std, seed', such as 0.1, 0; not {text!r}.")
+    return noise(site, _number(std, "noise"), int(seed), index)
+
+
 def _zero(site: str, text: str, index: Any) -> Intervention:
     return zero(site, index)  # what stands in the value field of a zero means nothing
 
@@ -204,6 +212,7 @@ _MAKERS: dict[str, Callable[[str, str, Any], Intervention]] = {
     "add": lambda site, text, index: add(site, _number(text, "add"), index),
     "put": lambda site, text, index: put(site, _number(text, "put"), index),
     "clamp": _clamp,
+    "noise": _noise,
 }
 
 TYPED = tuple(op for op in OPERATIONS if op in _MAKERS)
@@ -213,14 +222,16 @@ TYPED = tuple(op for op in OPERATIONS if op in _MAKERS)
 def _value_text(intervention: Intervention) -> tuple[str, bool]:
     """The value as text, and whether the row is locked since it has none."""
     args: Mapping[str, Any] = intervention.args
-    if any(isinstance(v, (torch.Tensor, PatchSource)) for v in args.values()):
-        shown = ", ".join(
-            f"tensor {tuple(v.shape)}" if isinstance(v, torch.Tensor) else "a recorded run"
-            for v in args.values()
-        )
-        return shown, True
+    if not all(v is None or isinstance(v, (int, float)) for v in args.values()):
+        return ", ".join(map(_shown, args.values())), True
     texts = ["" if v is None else _write(v) for v in args.values()]
     return ", ".join(texts), intervention.op not in _MAKERS
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"tensor {tuple(value.shape)}"
+    return "a recorded run" if isinstance(value, PatchSource) else str(value)
 
 
 def _write(value: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import InputError, InterventionError, LensError, RunCancelled
+from ..errors import IdleInterventionError, InputError, InterventionError, LensError, RunCancelled
 from ..interventions import Intervention
 from ..session import Session
 from ..traces.trace import Trace
@@ -254,6 +254,9 @@ class Runs:
             edits = [e.intervention for e in on if e.intervention is not None]
             try:
                 trace = self._trace(inputs, sites, edits, watch)
+            except IdleInterventionError as error:
+                assert isinstance(error.trace, Trace)  # the notes say which one did nothing
+                return error.trace, [*_told(on, error.trace), *faulty]
             except InterventionError as error:
                 wrong = next((e for e in on if e.intervention is error.intervention), None)
                 if wrong is None:
@@ -261,15 +264,14 @@ class Runs:
                 on = [e for e in on if e is not wrong]
                 faulty.append(wrong.failed(str(error)))
             else:
-                reports = zip(on, trace.reports, strict=True) if trace.reports else ()
-                return trace, [*(e.did(r.changed) for e, r in reports), *faulty]
+                return trace, [*_told(on, trace), *faulty]
 
     def _keep(self, latest: Latest, ran: list[Entry], asked: list[Entry]) -> None:
         on = tuple(e.intervention for e in ran if e.runs and e.intervention is not None)
         assert latest.trace is not None
         notes = (
             *_notes(latest.trace, latest.inputs, self.anchor, bool(on), self.max_bytes),
-            *_idle(latest.trace),
+            *_outcomes(latest.trace),
         )
         assert latest.baseline is not None
         before, now = _tops(latest.baseline, latest.trace if on else None)
@@ -305,6 +307,11 @@ def noting_failure(runs: Runs) -> Iterator[None]:
     except Exception as error:
         runs.failure = f"The run failed: {type(error).__name__}: {error}"
         raise
+
+
+def _told(on: Sequence[Entry], trace: Trace) -> Iterator[Entry]:
+    reports = zip(on, trace.reports, strict=True) if trace.reports else ()
+    return (entry.did(report.changed) for entry, report in reports)
 
 
 class _Part(Watch):
@@ -381,7 +388,12 @@ def _notes(
         )
 
 
-def _idle(trace: Trace) -> Iterator[str]:
+def _outcomes(trace: Trace) -> Iterator[str]:
     for report in trace.reports:
         if report.calls == 0:
             yield f"{report.intervention} did nothing: the run did not pass there."
+        if report.overflowed:
+            yield (
+                f"{report.intervention} made {report.overflowed} finite values infinite or NaN: "
+                "what follows them may mean nothing."
+            )

@@ -176,6 +176,11 @@ class _Tap:
         return None if value is None else bound.call(value)
 
 
+def current_run() -> _Run:
+    """The innermost capture in progress on this thread; there must be one."""
+    return _active.runs[-1]
+
+
 @contextmanager
 def taps(root: nn.Module, points: Sequence[Point]) -> Iterator[None]:
     """Hold hooks on the points' modules for the length of one run of `root` on this thread.

@@ -39,12 +39,15 @@ class InterventionReport:
     Attributes:
         intervention: as it was given.
         calls: how many values it was applied to; 0 means that it did nothing.
-        changed: how many elements came out different from what went in.
+        changed: how many elements came out different from what went in; for a skip, all that were
+            given, as nobody knows what the module would have made.
+        overflowed: how many were finite before and are not after.
     """
 
     intervention: Intervention
     calls: int
     changed: int
+    overflowed: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,7 +58,7 @@ def write(parts: Parts, path: str | PathLike[str]) -> None:
         "missed": dict(parts.missed),
         "calls": dict(parts.calls),
         "asked": {text: list(sites) for text, sites in parts.asked.items()},
-        "reports": [[r.calls, r.changed] for r in parts.reports],
+        "reports": [[r.calls, r.changed, r.overflowed] for r in parts.reports],
         "labels": None if parts.tokens is None else parts.tokens.labels,
         "scope": "" if parts.tokens is None else parts.tokens.scope,
         "spelt": _spelt(parts),
@@ -191,8 +191,8 @@ def _parts(body: dict[str, Any], tensors: dict[str, Tensor], tokenizer: Any) -> 
     if body["labels"] is not None:
         tokens = Tokens(own["ids"], own["mask"], body["labels"], body["scope"])
     reports = tuple(
-        InterventionReport(i, calls, changed)
-        for i, (calls, changed) in zip(plan.interventions, body["reports"], strict=True)
+        InterventionReport(i, *counts)  # older files have no count of overflows
+        for i, counts in zip(plan.interventions, body["reports"], strict=True)
     )
     return Parts(
         plan=plan,

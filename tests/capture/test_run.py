@@ -238,9 +238,11 @@ def test_what_was_never_called_is_said_and_an_edit_there_is_never_done() -> None
     assert "never called" in trace.missed["out_proj"]
     with pytest.raises(lv.NotRecordedError, match="never called"):
         trace["out_proj"]
-    with pytest.warns(lv.LensWarning, match="zero out_proj"):
-        trace = lv.trace(model, (x, x, x), (), lv.zero("out_proj"))
-    assert (trace.reports[0].calls, trace.reports[0].changed) == (0, 0)
+    with pytest.raises(lv.IdleInterventionError, match=r"zero out_proj: .*never called") as idle:
+        lv.trace(model, (x, x, x), ":output", lv.zero("out_proj"))
+    ran = idle.value.trace
+    assert isinstance(ran, lv.Trace) and torch.equal(ran[":output"], trace[":output"])
+    assert (ran.reports[0].calls, ran.reports[0].changed) == (0, 0)
 
 
 def test_lists_of_modules_have_no_values(tiny_llama: nn.Module) -> None:

@@ -34,7 +34,7 @@ def test_hello_and_the_tree_before_any_run(page: Page, tiny_llama: LlamaForCausa
     assert set(hello["state"]) == set(State.__dataclass_fields__)
     assert hello["title"] == "LlamaForCausalLM" and hello["takes_text"]
     assert hello["modules"] == len(list(tiny_llama.modules()))
-    assert hello["operations"] == ["zero", "scale", "add", "put", "clamp"]
+    assert hello["operations"] == ["zero", "scale", "add", "put", "clamp", "noise"]
     tree = page.ask("tree", offset=0, limit=1000)
     paths: list[str] = []
     for name, depth, *_ in tree["rows"]:

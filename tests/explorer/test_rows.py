@@ -24,6 +24,7 @@ SITE = "model.layers.1.mlp"
         (lv.put(SITE, float("inf")), "inf", ""),
         (lv.clamp(SITE, -1, 1.5), "-1, 1.5", ""),
         (lv.clamp(SITE, None, 3), ", 3", ""),
+        (lv.noise(SITE, 0.1, -3), "0.1, -3", ""),
         (lv.zero(SITE, lv.at(token=-1)), "", "at(token=-1)"),
         (lv.zero(r"a\.b:input[x]@1"), "", ""),
     ],
@@ -56,6 +57,13 @@ def test_what_is_no_number(text: str) -> None:
     assert entry.intervention is None and "takes a number" in entry.row.error and not entry.runs
 
 
+@pytest.mark.parametrize("text", ["", "0.1", "0.1, ", "0.1, 1.5", "a, 1", "-1, 0", "1, 2, 3"])
+def test_what_is_no_noise(text: str) -> None:
+    row = {**asdict(entry_of(lv.noise(SITE, 1, 0)).row), "value": text}
+    (entry,) = entries_from(read_rows([row]), [])
+    assert entry.intervention is None and "noise" in entry.row.error
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -63,6 +71,10 @@ def test_what_is_no_number(text: str) -> None:
         lambda: lv.put(SITE, torch.tensor(2.0)),
         lambda: lv.patch(SITE, torch.ones(2, 3)),
         lambda: lv.patch(SITE, {SITE: torch.ones(2, 3)}),
+        lambda: lv.project_out(SITE, torch.ones(3)),
+        lambda: lv.mean(SITE, torch.ones(2, 3)),
+        lambda: lv.call(SITE, lambda t: t),
+        lambda: lv.skip(SITE, ("input", None)),
     ],
 )
 def test_a_locked_row_survives_an_index_that_cannot_be_read(make: Any) -> None:

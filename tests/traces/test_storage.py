@@ -57,6 +57,36 @@ def test_a_run_and_all_that_belongs_to_it(tiny_llama: nn.Module, tmp_path: Path)
     assert torch.equal(carried.logits, trace.logits)  # type: ignore[arg-type]
 
 
+def test_functions_and_overflows_survive_as_far_as_they_can(
+    tiny_llama: nn.Module, tmp_path: Path
+) -> None:
+    mlp = "model.layers.0.mlp"
+    edits = [lv.call(mlp, lambda x: x + 1), lv.scale(mlp, float("inf"))]
+    with pytest.warns(lv.LensWarning, match="infinite"):
+        trace = lv.trace(tiny_llama, IDS, mlp, edits)
+    trace.save(tmp_path / "a")
+    again = lv.load(tmp_path / "a")
+    assert [r.overflowed for r in again.reports] == [0, IDS.numel() * 16]
+    assert str(again.interventions[0]) == str(edits[0]) and not again.interventions[0].portable
+    with pytest.raises(lv.InterventionError, match="not portable when it was saved"):
+        lv.trace(tiny_llama, IDS, (), again.interventions)
+
+
+def test_a_file_from_before_overflows_were_counted(tiny_llama: nn.Module, tmp_path: Path) -> None:
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    trace = lv.trace(tiny_llama, IDS, "model.norm", lv.scale("model.norm", 2))
+    trace.save(tmp_path / "new")
+    with safe_open(tmp_path / "new", "pt") as file:
+        body = json.loads(file.metadata()["lensview"])
+    assert body["format"] == 1
+    body["reports"] = [counts[:2] for counts in body["reports"]]
+    save_file(load_file(tmp_path / "new"), tmp_path / "old", {"lensview": json.dumps(body)})
+    (report,) = lv.load(tmp_path / "old").reports
+    assert (report.calls, report.changed, report.overflowed) == (1, IDS.numel() * 16, 0)
+
+
 def test_token_texts_survive_without_the_tokenizer(
     demo_model: tuple[Any, Any], tmp_path: Path
 ) -> None:
