@@ -31,7 +31,7 @@ from .traces.tokens import Token, Tokens
 from .traces.trace import Trace, load
 from .version import VERSION as __version__
 from .watch import Watch
-from .wrappers.findings import DistributedCaptureUnsupportedError
+from .wrappers.refusal import DistributedCaptureUnsupportedError
 from .wrappers.unwrap import unwrap
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class LensError(Exception):
@@ -42,7 +43,13 @@ class NotRecordedError(LensError, KeyError):
 
 
 class CaptureUnsupportedError(LensError, RuntimeError):
-    """The model is in a state whose values cannot be shown whole, so nothing was run."""
+    """The model is in a state whose values cannot be shown whole, so nothing was run.
+
+    Attributes:
+        findings: every reason, one `lensview.wrappers.findings.Finding` each.
+    """
+
+    findings: tuple[Any, ...] = ()
 
 
 class TraceFileError(LensError, ValueError):

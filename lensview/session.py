@@ -22,7 +22,7 @@ from .tensors.stats import Stats, stats
 from .tensors.tiles import Tile, difference, element, tile
 from .traces.trace import Trace
 from .watch import Watch
-from .wrappers.findings import refuse
+from .wrappers.refusal import refuse
 from .wrappers.unwrap import unwrap
 
 Window = tuple[int, int, int, int]

@@ -10,7 +10,7 @@ from torch import nn
 
 import lensview as lv
 from lensview.modules import index
-from lensview.wrappers.findings import scan
+from lensview.wrappers.detect import scan
 
 IDS = torch.tensor([[5, 17, 3]])
 
