@@ -7,6 +7,7 @@ the model, imports nothing, and never raises: what it cannot look at is a findin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,8 +19,9 @@ from .findings import Finding
 from .hidden import ATOMS, Search, Unfinished
 from .kinds import Kinds, refused
 
-_STANDARD = frozenset(nn.Module().__dict__)
+_STANDARD = tuple(nn.Module().__dict__)
 """Attributes that every module has; those that can hide something are looked at by name."""
+_LAST = _STANDARD[-1]
 _PLAIN = frozenset({Tensor, nn.Parameter, nn.Buffer, type(None)})
 _TP_FORWARDS = ("transformers.distributed.", "transformers.integrations.tensor_parallel")
 _TP_ATTRIBUTES = frozenset({"_device_mesh", "_hf_device_mesh", "_hf_tp_plan"})
@@ -68,31 +70,34 @@ class _Look:
             self._add("unfinished scan", path, f"it could not be looked at: {error!r:.200}.")
 
     def _module(self, path: str, module: nn.Module) -> None:
-        kind = self._kinds.of(type(module))
-        if kind:
-            self._add(kind, path)
+        if kind := self._kinds.of(type(module)):
+            if kind != "DataParallel inside" or len(getattr(module, "device_ids", ())) > 1:
+                self._add(kind, path)
             if kind == "ScriptModule":
                 return  # its attributes are not Python's
         state = module.__dict__
-        self._tensors(path, module, state["_parameters"])
-        self._tensors(path, module, state["_buffers"])
+        for held in (state["_parameters"], state["_buffers"]):
+            for name, tensor in held.items():
+                if type(tensor) not in _PLAIN or (tensor is not None and tensor.is_meta):
+                    self._tensor(path, module, name, tensor)
         if state["_forward_hooks"] or state["_forward_pre_hooks"]:
             self._hooks(path, state)
-        for name in state.keys() - _STANDARD:
-            value = state[name]
-            if type(value) not in ATOMS or name == "forward":
-                self._attribute(path, name, value)
+        for value in _own(state):
+            if type(value) not in ATOMS and id(value) not in self._search.seen:
+                self._attributes(path, state)
+                break
+        if "forward" in state:
+            room = getattr(state["forward"], "__module__", None) or ""
+            if room.startswith(_TP_FORWARDS):
+                self._add("tensor parallel", path)
         if state.get("_distribute_module_applied") is True:
             self._add("parallelize_module", path)
-        if isinstance(module, nn.DataParallel) and len(module.device_ids) > 1:
-            self._add("DataParallel inside", path)
 
-    def _tensors(self, path: str, owner: nn.Module, held: dict[str, Tensor | None]) -> None:
-        for name, tensor in held.items():
-            if type(tensor) not in _PLAIN and (kind := self._kinds.of(type(tensor))):
-                self._add(kind, _name(path, name))
-            elif tensor is not None and tensor.is_meta and not self._offloaded(path, owner):
-                self._add("meta parameters", _name(path, name))
+    def _tensor(self, path: str, owner: nn.Module, name: str, tensor: Any) -> None:
+        if kind := self._kinds.of(type(tensor)):
+            self._add(kind, _name(path, name))
+        elif tensor.is_meta and not self._offloaded(path, owner):
+            self._add("meta parameters", _name(path, name))
 
     def _hooks(self, path: str, state: Mapping[str, Any]) -> None:
         for table in ("_forward_hooks", "_forward_pre_hooks"):
@@ -104,15 +109,12 @@ class _Look:
                     self._add("parallelize_module", path)
                 self._contents(path, table, hook)
 
-    def _attribute(self, path: str, name: str, value: Any) -> None:
-        if name == "forward":
-            room = getattr(value, "__module__", None) or ""
-            if room.startswith(_TP_FORWARDS):
+    def _attributes(self, path: str, state: dict[str, Any]) -> None:
+        for name, value in list(state.items()):
+            if name in _TP_ATTRIBUTES and value is not None:
                 self._add("tensor parallel", path)
-        elif name in _TP_ATTRIBUTES and value is not None:
-            self._add("tensor parallel", path)
-        else:
-            self._contents(path, name, value)
+            elif name not in _STANDARD and type(value) not in ATOMS:
+                self._contents(path, name, value)
 
     def _contents(self, path: str, name: str, value: Any) -> None:
         for at, member in self._search.inside(_name(path, name), value):
@@ -140,6 +142,14 @@ class _Look:
 
     def _add(self, kind: str, where: str, what: str = "") -> None:
         self.found[refused(kind, where, what)] = None
+
+
+def _own(state: dict[str, Any]) -> list[Any]:
+    """The values of the attributes that this module has and not every module has."""
+    # The standard ones come first, unless a class set its own before calling Module.__init__.
+    if next(islice(state, len(_STANDARD) - 1, None), "") == _LAST:
+        return list(state.values())[len(_STANDARD) :]
+    return [value for name, value in list(state.items()) if name not in _STANDARD]
 
 
 def _brings(hook: Any) -> bool:

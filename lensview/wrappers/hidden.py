@@ -42,11 +42,15 @@ class Unfinished(Exception):
 
 
 class Search:
-    """One scan's search; what it has been through is not gone through again."""
+    """One scan's search.
+
+    Attributes:
+        seen: ids of what it has been through, which is not gone through again.
+    """
 
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
-        self._seen: set[int] = set()
+        self.seen: set[int] = set()
         self._left = MAX_MEMBERS
 
     def inside(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -66,9 +70,9 @@ class Search:
                 yield at, current
                 continue
             open_ = _opener(kind)
-            if open_ is None or id(current) in self._seen:
+            if open_ is None or id(current) in self.seen:
                 continue
-            self._seen.add(id(current))
+            self.seen.add(id(current))
             keys, members = open_(current)
             if set(map(type, members)) <= ATOMS:
                 continue

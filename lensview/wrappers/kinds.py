@@ -96,6 +96,8 @@ class Kinds:
 def _kind(cls: type) -> str:
     if issubclass(cls, torch.jit.ScriptModule):
         return "ScriptModule"
+    if issubclass(cls, nn.DataParallel):
+        return "DataParallel inside"  # where it has several devices
     for base in cls.__mro__:
         room = base.__module__
         if not isinstance(room, str):
