@@ -20,6 +20,7 @@ from .errors import (
     RunCancelled,
     SiteError,
     TraceFileError,
+    TraceMergeError,
 )
 from .indices import at
 from .interventions import Intervention, add, clamp, patch, put, scale, zero
@@ -27,11 +28,14 @@ from .plan import Plan
 from .session import LocalSession, Session
 from .sites import Site
 from .traces.compare import Diff
+from .traces.merge import merge_ranks
 from .traces.tokens import Token, Tokens
 from .traces.trace import Trace, load
 from .version import VERSION as __version__
 from .watch import Watch
+from .wrappers.findings import Finding, Findings
 from .wrappers.refusal import DistributedCaptureUnsupportedError
+from .wrappers.report import findings
 from .wrappers.unwrap import unwrap
 
 if TYPE_CHECKING:
@@ -53,6 +57,8 @@ __all__ = [
     "Diff",
     "DistributedCaptureUnsupportedError",
     "Explorer",
+    "Finding",
+    "Findings",
     "InputError",
     "Intervention",
     "InterventionError",
@@ -70,6 +76,7 @@ __all__ = [
     "Tokens",
     "Trace",
     "TraceFileError",
+    "TraceMergeError",
     "Watch",
     "__version__",
     "add",
@@ -79,8 +86,10 @@ __all__ = [
     "explore",
     "extract",
     "figures",
+    "findings",
     "load",
     "load_ipython_extension",
+    "merge_ranks",
     "patch",
     "put",
     "scale",

@@ -56,6 +56,10 @@ class TraceFileError(LensError, ValueError):
     """A trace file is truncated, foreign, or newer than this lensview."""
 
 
+class TraceMergeError(LensError, ValueError):
+    """Traces are not parts of one run, or hold what is not known to be joined along the batch."""
+
+
 class RunCancelled(LensError):
     """A run was asked to stop, and did; the model is as it was."""
 

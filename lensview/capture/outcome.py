@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..traces.tokens import Tokens
 from ..version import VERSION
+from ..wrappers.fragments import fragment
 
 
 def last_logits(module: nn.Module, output: Any, tokens: Tokens | None) -> Tensor | None:
@@ -44,6 +45,7 @@ def described(module: nn.Module, started: float) -> dict[str, Any]:
         "dtype": "" if first is None else str(first.dtype).removeprefix("torch."),
         "device": "" if first is None else str(first.device),
         "training": module.training,
+        **_ranked(module),
         "started": started,
         "seconds": time.time() - started,
         "versions": {
@@ -52,3 +54,15 @@ def described(module: nn.Module, started: float) -> dict[str, Any]:
             **({"transformers": transformers.__version__} if transformers else {}),
         },
     }
+
+
+def _ranked(module: nn.Module) -> dict[str, Any]:
+    """Which rank of how many this process is, and of what model the module is a fragment; nothing
+    of either where there is nothing to say."""
+    said: dict[str, Any] = {}
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        said["rank"] = torch.distributed.get_rank()
+        said["world_size"] = torch.distributed.get_world_size()
+    if part := fragment(module):
+        said["fragment"] = part
+    return said

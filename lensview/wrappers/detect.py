@@ -6,7 +6,7 @@ the model, imports nothing, and never raises: what it cannot look at is a findin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
@@ -158,24 +158,3 @@ def _brings(hook: Any) -> bool:
 
 def _name(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def stage_of(model: nn.Module) -> Iterator[Any]:
-    """The pipeline stages in this process whose own module is `model`.
-
-    A stage's module does not know its stage, so the living stages are asked; that takes tens of
-    milliseconds, and only where pipelining was imported at all.
-    """
-    import gc
-    import sys
-
-    room = sys.modules.get("torch.distributed.pipelining.stage")
-    base = getattr(room, "_PipelineStageBase", None)
-    if base is None:
-        return
-    classes = [base]
-    for cls in classes:
-        classes.extend(cls.__subclasses__())
-    for one in gc.get_referrers(*classes):
-        if type(one) in classes and getattr(one, "submod", None) is model:
-            yield one

@@ -102,8 +102,8 @@ def _kind(cls: type) -> str:
         room = base.__module__
         if not isinstance(room, str):
             continue
-        if room.startswith("torch.export") and issubclass(cls, nn.Module):
-            return "exported program"
+        if room == "torch.export._unlift" and issubclass(cls, nn.Module):
+            return "exported program"  # an unflattened one does call its modules
         package = ".".join(room.split(".", 2)[:2])
         if kind := _CLASSES.get((package, base.__name__)):
             return kind
