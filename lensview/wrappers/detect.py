@@ -24,7 +24,7 @@ _STANDARD = tuple(nn.Module().__dict__)
 _LAST = _STANDARD[-1]
 _PLAIN = frozenset({Tensor, nn.Parameter, nn.Buffer, type(None)})
 _TP_FORWARDS = ("transformers.distributed.", "transformers.integrations.tensor_parallel")
-_TP_ATTRIBUTES = frozenset({"_device_mesh", "_hf_device_mesh", "_hf_tp_plan"})
+_TP_ATTRIBUTES = frozenset({"_device_mesh", "_mesh_manager", "_hf_device_mesh", "_hf_tp_plan"})
 
 
 def scan(modules: Mapping[str, nn.Module]) -> tuple[Finding, ...]:

@@ -84,7 +84,8 @@ def capturable(
     found: Iterable[Finding], modules: Mapping[str, nn.Module], sites: Sequence[str]
 ) -> list[str]:
     """The modules among `sites` that nothing found touches: neither they and what is in them, nor
-    what they are in. Such a module, passed as the model itself, can be captured."""
+    what they are in. Such a module, passed as the model itself, can be captured. Of what a glob
+    means, the outermost ones stand for those in them."""
     touched = [_names(f.where, modules) for f in found]
     if not all(touched):
         return []  # something about the root: nothing is out of its reach
@@ -92,8 +93,13 @@ def capturable(
         targets = resolve(sites, modules)
     except LensError:  # a misspelt site is told after the refusal
         return []
-    paths = dict.fromkeys(t.site.path for t in targets)
-    return [p for p in paths if p and not any(_meet(split_path(p), t) for t in touched)]
+    able: dict[str, list[str]] = {}
+    for target in targets:
+        names = split_path(target.site.path)
+        covered = target.expanded and any(names[: len(one)] == one for one in able.values())
+        if names and not covered and not any(_meet(names, one) for one in touched):
+            able[target.site.path] = names
+    return list(able)
 
 
 def _names(where: str, modules: Mapping[str, nn.Module]) -> list[str]:
