@@ -14,12 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
+from ..modules import original
+from ..sites import join
 from ..values import leaves
 from .findings import Finding, Level
 from .fragments import fragment
 from .unwrap import is_compiled
 
 _QUANTIZED = ("bitsandbytes", "auto_gptq", "gptqmodel", "awq", "hqq", "quanto", "torchao", "aqlm")
+EAGERLY = "captured eagerly; a call outside a capture goes on compiled."
 _OUR_ROOM = "lensview.taps"
 _RECORDS_OUTPUTS = "transformers.utils."
 """Packages by the beginning of their names; none is imported."""
@@ -68,10 +71,12 @@ def _mode(model: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[Findin
 
 def _module(path: str, module: nn.Module) -> Iterator[Finding]:
     cls = type(module)
-    if path and is_compiled(module):
-        yield _fine("compiled", path, "it is run by its Python while it is looked at.")
-    elif is_compiled(module):
-        yield _fine("compiled", path, "it is captured eagerly and keeps working compiled.")
+    for name, child in module._modules.items():
+        # The index has what the compiler wrapped, under the wrapper's own path.
+        if child is not None and original(child) is not child:
+            yield _fine("compiled", join(path, name), EAGERLY)
+    if is_compiled(module):
+        yield _fine("compiled", path, EAGERLY)
     if path and isinstance(module, nn.parallel.DistributedDataParallel):
         what = "its forward talks with the other ranks, so every rank must run the capture."
         yield Finding("DistributedDataParallel inside", path, what, level="warning")

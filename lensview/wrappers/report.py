@@ -14,7 +14,7 @@ from ..modules import index
 from .detect import scan, split_inputs
 from .findings import Finding, Findings
 from .kinds import refused
-from .notes import notes, notes_on_inputs
+from .notes import EAGERLY, notes, notes_on_inputs
 from .unwrap import no_module, unwrapped
 
 
@@ -67,9 +67,7 @@ def _careful(model: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[Fin
 
 def _wrapper(model: nn.Module) -> Finding:
     if type(model).__name__ == "OptimizedModule":
-        return Finding(
-            "compiled", "", "it is captured eagerly; the compiled one keeps working.", level="fine"
-        )
+        return Finding("compiled", "", EAGERLY, level="fine")
     if isinstance(model, nn.DataParallel):
         what = "looked through: one device and one thread take the whole batch."
         return Finding("DataParallel", "", what, level="fine")
