@@ -66,6 +66,8 @@ LOCAL = frozenset({"ScriptModule", "exported program", "meta parameters", "DataP
 """The kinds that are no matter of several ranks."""
 
 _CLASSES = {
+    # A program that was unflattened does call its modules; this is the flat one.
+    ("torch.export", "_StatefulGraphModule"): "exported program",
     ("torch.distributed", "FullyShardedDataParallel"): "FSDP",
     ("torch.distributed", "FlatParameter"): "FSDP",
     ("torch.distributed", "FSDPModule"): "FSDP2",
@@ -102,8 +104,6 @@ def _kind(cls: type) -> str:
         room = base.__module__
         if not isinstance(room, str):
             continue
-        if room == "torch.export._unlift" and issubclass(cls, nn.Module):
-            return "exported program"  # an unflattened one does call its modules
         package = ".".join(room.split(".", 2)[:2])
         if kind := _CLASSES.get((package, base.__name__)):
             return kind

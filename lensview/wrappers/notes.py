@@ -90,7 +90,7 @@ def _module(path: str, module: nn.Module) -> Iterator[Finding]:
     if cls.__module__.partition(".")[0] in _QUANTIZED:
         what = f"its values are those of {cls.__module__.partition('.')[0]}'s {cls.__name__}."
         yield _fine("quantized", path, what)
-    elif ".quantized" in cls.__module__ and cls.__module__.startswith("torch."):
+    elif cls.__module__.startswith("torch.ao.nn.quantized") and "PackedParams" not in cls.__name__:
         yield _fine("quantized", path, f"its values are those of torch's {cls.__name__}.")
 
 

@@ -147,9 +147,9 @@ def tensor_parallel(out: Path) -> Any:
 
 def tensors(out: Path) -> Any:
     """A buffer, an input and an attribute that are split, each in an otherwise plain model."""
+    from torch.distributed._shard.metadata import ShardMetadata
     from torch.distributed._shard.sharded_tensor import init_from_local_shards
     from torch.distributed._shard.sharded_tensor.shard import Shard as LocalShard
-    from torch.distributed._shard.sharding_spec import ShardMetadata
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
@@ -179,9 +179,9 @@ def hidden(out: Path) -> Any:
     class Helpers:
         groups: dict[str, Any]
 
-    own = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    own: Any = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     stage = PipelineStage(own, dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU())
+    model: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU())
     model[0].helpers = Helpers({"tp": [None, mesh()]})
     model[1].later = (partial(print, stage),)
     model[2].schedule = {"schedule": ScheduleGPipe(stage, 1)}
@@ -201,7 +201,7 @@ def hidden(out: Path) -> Any:
 
 def transformers_tp(out: Path) -> Any:
     from transformers import LlamaForCausalLM
-    from transformers.distributed import DistributedConfig
+    from transformers.distributed.configuration_utils import DistributedConfig
 
     place = out / "model"
     if dist.get_rank() == 0:

@@ -25,22 +25,22 @@ def test_an_ordinary_model_has_nothing_to_say(tiny_llama: nn.Module) -> None:
 
 def test_what_is_looked_through_is_fine(tiny_llama: nn.Module) -> None:
     compiled = torch.compile(tiny_llama, backend="eager")
-    assert kinds(nn.DataParallel(compiled)) == {"DataParallel": "fine", "compiled": "fine"}  # type: ignore[arg-type]
+    assert kinds(nn.DataParallel(compiled)) == {"DataParallel": "fine", "compiled": "fine"}
     tiny_llama.compile(backend="eager")
     layers: Any = tiny_llama.get_submodule("model.layers")
     layers[0] = torch.compile(layers[0], backend="eager")
     places = [f.where for f in lv.findings(tiny_llama) if f.kind == "compiled"]
-    assert places == ["", "model.layers.0"] or places == [""]
+    assert places == ["", "model.layers.0"]
 
 
 def test_modes_and_checkpointing_are_said(tiny_llama: Any) -> None:
     tiny_llama.gradient_checkpointing_enable()
     tiny_llama.train()
-    found = lv.findings(tiny_llama)
-    assert {f.kind: f.level for f in found} == {
-        "train mode": "warning",
-        "gradient checkpointing": "fine",
-    }
+    found = kinds(tiny_llama)
+    assert (
+        found.pop("hook") == "warning"
+    )  # by which transformers makes the embeddings differentiable
+    assert found == {"train mode": "warning", "gradient checkpointing": "fine"}
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).eval()
     mixed[1].train()
     assert [(f.where, f.level) for f in lv.findings(mixed)] == [("1", "warning")]
