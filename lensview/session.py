@@ -99,7 +99,7 @@ class LocalSession:
             CaptureUnsupportedError: it cannot be shown whole.
         """
         self._model = unwrap(model)
-        refuse(index(self._model))
+        refuse(index(self._model), to_run=False)
         self.tokenizer = tokenizer
         self.title = type(self._model).__name__
         self.summary = _summary(self._model)

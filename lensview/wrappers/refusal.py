@@ -27,19 +27,22 @@ class DistributedCaptureUnsupportedError(CaptureUnsupportedError):
     """
 
 
-def refuse(modules: Mapping[str, nn.Module], sites: Sequence[str] = ()) -> None:
+def refuse(
+    modules: Mapping[str, nn.Module], sites: Sequence[str] = (), *, to_run: bool = True
+) -> None:
     """Raise where `scan` finds anything.
 
     Args:
         modules: as `modules.index` gives them.
         sites: what was asked for; the text names those that a module of their own could give.
+        to_run: False where only the tree is to be seen, for which weights need no values.
 
     Raises:
         CaptureUnsupportedError: for states of this process alone (ScriptModule, …).
         DistributedCaptureUnsupportedError: for anything split over ranks, and for a scan that
             could not be completed.
     """
-    found = scan(modules)
+    found = tuple(f for f in scan(modules) if to_run or f.kind != "meta parameters")
     if found:
         raise _error(found, modules, sites)
 

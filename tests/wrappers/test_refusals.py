@@ -160,6 +160,10 @@ def test_meta_parameters_are_refused_and_named() -> None:
     with pytest.raises(lv.CaptureUnsupportedError, match=r"b\.weight, b\.bias.*\n.*'a' can be"):
         lv.trace(part, X, ["a", "b"])
     assert len(lv.trace(part.a, X)) == 1
+    session = lv.LocalSession(model)  # its tree can be seen all the same
+    assert [row.path for row in session.tree()] == ["", "a", "b"]
+    with pytest.raises(lv.CaptureUnsupportedError, match="nothing was run"):
+        session.trace(X)
 
 
 def test_programs_that_call_no_modules_are_refused_by_name() -> None:

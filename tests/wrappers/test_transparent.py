@@ -148,8 +148,8 @@ def test_peft_adapters_are_part_of_the_values(tiny_llama: nn.Module) -> None:
         assert torch.equal(off[root + layer], expected[layer])
 
 
-def test_recomputation_in_the_backward_adds_no_calls(tiny_llama: Any) -> None:
-    """Gradient checkpointing runs layers again in the backward, with a capture still open."""
+def test_gradient_checkpointing_changes_no_record(tiny_llama: Any) -> None:
+    """It is on in train mode alone; layers run again in a backward after the capture."""
     tiny_llama.train()
     expected = lv.trace(tiny_llama, IDS, SITES)
     tiny_llama.gradient_checkpointing_enable()
