@@ -77,15 +77,15 @@ class _Look:
                 return  # its attributes are not Python's
         state = module.__dict__
         for held in (state["_parameters"], state["_buffers"]):
-            for name, tensor in held.items():
-                if type(tensor) not in _PLAIN or (tensor is not None and tensor.is_meta):
-                    self._tensor(path, module, name, tensor)
+            if held:
+                for name, tensor in held.items():
+                    if type(tensor) not in _PLAIN or (tensor is not None and tensor.is_meta):
+                        self._tensor(path, module, name, tensor)
         if state["_forward_hooks"] or state["_forward_pre_hooks"]:
             self._hooks(path, state)
-        for value in _own(state):
-            if type(value) not in ATOMS and id(value) not in self._search.seen:
-                self._attributes(path, state)
-                break
+        own = _own(state)
+        if not ATOMS.issuperset(map(type, own)) and not self._search.knows(own):
+            self._attributes(path, state)
         if "forward" in state:
             room = getattr(state["forward"], "__module__", None) or ""
             if room.startswith(_TP_FORWARDS):

@@ -42,16 +42,16 @@ class Unfinished(Exception):
 
 
 class Search:
-    """One scan's search.
-
-    Attributes:
-        seen: ids of what it has been through, which is not gone through again.
-    """
+    """One scan's search; what it has been through is not gone through again."""
 
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
-        self.seen: set[int] = set()
+        self._seen: set[int] = set()
         self._left = MAX_MEMBERS
+
+    def knows(self, values: list[Any]) -> bool:
+        """Whether all that could hide something has been gone through before."""
+        return all(type(v) in ATOMS or id(v) in self._seen for v in values)
 
     def inside(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
         """Every member, however deep, whose class means something, and every module; with its
@@ -70,9 +70,9 @@ class Search:
                 yield at, current
                 continue
             open_ = _opener(kind)
-            if open_ is None or id(current) in self.seen:
+            if open_ is None or id(current) in self._seen:
                 continue
-            self.seen.add(id(current))
+            self._seen.add(id(current))
             keys, members = open_(current)
             if set(map(type, members)) <= ATOMS:
                 continue
