@@ -42,7 +42,7 @@ class Unfinished(Exception):
 
 
 class Search:
-    """One scan's search; what it has been through is not gone through again."""
+    """One scan's search; what was found clean is not gone through again."""
 
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
@@ -61,18 +61,21 @@ class Search:
             Unfinished: there is more than the bounds allow.
         """
         stack: list[tuple[str, Any, int]] = [(name, value, 0)]
+        through: set[int] = set()
+        clean = True
         while stack:
             at, current, depth = stack.pop()
             kind = type(current)
             if kind in ATOMS:
                 continue
             if self._kinds.of(kind) or isinstance(current, nn.Module):
+                clean = False
                 yield at, current
                 continue
             open_ = _opener(kind)
-            if open_ is None or id(current) in self._seen:
+            if open_ is None or id(current) in self._seen or id(current) in through:
                 continue
-            self._seen.add(id(current))
+            through.add(id(current))
             keys, members = open_(current)
             if set(map(type, members)) <= ATOMS:
                 continue
@@ -83,6 +86,9 @@ class Search:
                 raise Unfinished(f"{at} and what was before it hold over {MAX_MEMBERS:,} members.")
             pairs = zip(keys, members, strict=True)
             stack.extend((f"{at}{key}", m, depth + 1) for key, m in reversed(list(pairs)))
+        if clean:
+            # What two modules share and is refused is told at both.
+            self._seen |= through
 
 
 _Opened = tuple[list[str], list[Any]]

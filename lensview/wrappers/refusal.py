@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import CaptureUnsupportedError, LensError
+from ..modules import index
 from ..resolve import resolve
 from ..sites import split_path
 from .detect import scan, split_inputs
@@ -102,7 +103,7 @@ def capturable(
         covered = target.expanded and any(names[: len(one)] == one for one in able.values())
         if names and not covered and not any(_meet(names, one) for one in touched):
             able[target.site.path] = names
-    return list(able)
+    return [path for path in able if not scan(index(modules[path]))]
 
 
 def _names(where: str, modules: Mapping[str, nn.Module]) -> list[str]:

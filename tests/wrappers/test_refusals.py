@@ -83,6 +83,15 @@ def test_a_mesh_is_found_in_every_container(mesh: Any, way: str) -> None:
     assert scan(index(model.a)) == ()
 
 
+def test_what_two_modules_share_is_told_at_both(mesh: Any) -> None:
+    model: Any = Small()
+    model.a.shared = model.b.shared = {"tp": [mesh]}
+    assert [f.where for f in scan(index(model))] == ["a.shared['tp'][0]", "b.shared['tp'][0]"]
+    with pytest.raises(lv.DistributedCaptureUnsupportedError) as caught:
+        lv.trace(model, X, ["a", "b"])
+    assert "not affected" not in str(caught.value)
+
+
 def test_a_mesh_in_a_hook_is_found(mesh: Any) -> None:
     model = Small()
     handle = model.a.register_forward_hook(partial(lambda *_, mesh: None, mesh=mesh))
