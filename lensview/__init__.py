@@ -23,6 +23,7 @@ from .errors import (
     RunCancelled,
     SiteError,
     TraceFileError,
+    TraceMergeError,
 )
 from .indices import at
 from .interventions import (
@@ -43,11 +44,14 @@ from .plan import Plan
 from .session import LocalSession, Session
 from .sites import Site
 from .traces.compare import Diff
+from .traces.merge import merge_ranks
 from .traces.tokens import Token, Tokens
 from .traces.trace import Trace, load
 from .version import VERSION as __version__
 from .watch import Watch
-from .wrappers.findings import DistributedCaptureUnsupportedError
+from .wrappers.findings import Finding, Findings
+from .wrappers.refusal import DistributedCaptureUnsupportedError
+from .wrappers.report import findings
 from .wrappers.unwrap import unwrap
 
 if TYPE_CHECKING:
@@ -70,6 +74,8 @@ __all__ = [
     "DistributedCaptureUnsupportedError",
     "Effect",
     "Explorer",
+    "Finding",
+    "Findings",
     "IdleInterventionError",
     "InputError",
     "Intervention",
@@ -89,6 +95,7 @@ __all__ = [
     "Tokens",
     "Trace",
     "TraceFileError",
+    "TraceMergeError",
     "Watch",
     "__version__",
     "add",
@@ -100,9 +107,11 @@ __all__ = [
     "explore",
     "extract",
     "figures",
+    "findings",
     "load",
     "load_ipython_extension",
     "mean",
+    "merge_ranks",
     "noise",
     "patch",
     "project_out",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class LensError(Exception):
@@ -55,11 +56,21 @@ class NotRecordedError(LensError, KeyError):
 
 
 class CaptureUnsupportedError(LensError, RuntimeError):
-    """The model is in a state whose values cannot be shown whole, so nothing was run."""
+    """The model is in a state whose values cannot be shown whole, so nothing was run.
+
+    Attributes:
+        findings: every reason, one `lensview.wrappers.findings.Finding` each.
+    """
+
+    findings: tuple[Any, ...] = ()
 
 
 class TraceFileError(LensError, ValueError):
     """A trace file is truncated, foreign, or newer than this lensview."""
+
+
+class TraceMergeError(LensError, ValueError):
+    """Traces are not parts of one run, or hold what is not known to be joined along the batch."""
 
 
 class RunCancelled(LensError):

@@ -22,7 +22,7 @@ from .tensors.stats import Stats, stats
 from .tensors.tiles import Tile, difference, element, tile
 from .traces.trace import Trace
 from .watch import Watch
-from .wrappers.findings import refuse
+from .wrappers.refusal import refuse
 from .wrappers.unwrap import unwrap
 
 Window = tuple[int, int, int, int]
@@ -99,7 +99,7 @@ class LocalSession:
             CaptureUnsupportedError: it cannot be shown whole.
         """
         self._model = unwrap(model)
-        refuse(index(self._model))
+        refuse(index(self._model), to_run=False)
         self.tokenizer = tokenizer
         self.title = type(self._model).__name__
         self.summary = _summary(self._model)

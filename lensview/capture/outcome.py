@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..version import VERSION
+from ..wrappers.fragments import fragment
 from .inputs import Call
 
 
@@ -55,6 +56,7 @@ def described(module: nn.Module, started: float) -> dict[str, Any]:
         "device": "" if first is None else str(first.device),
         "training": module.training,
         "generates": _generates(module),
+        **_ranked(module),
         "started": started,
         "seconds": time.time() - started,
         "versions": {
@@ -63,3 +65,15 @@ def described(module: nn.Module, started: float) -> dict[str, Any]:
             **({"transformers": transformers.__version__} if transformers else {}),
         },
     }
+
+
+def _ranked(module: nn.Module) -> dict[str, Any]:
+    """Which rank of how many this process is, and of what model the module is a fragment; nothing
+    of either where there is nothing to say."""
+    said: dict[str, Any] = {}
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        said["rank"] = torch.distributed.get_rank()
+        said["world_size"] = torch.distributed.get_world_size()
+    if part := fragment(module):
+        said["fragment"] = part
+    return said

@@ -23,7 +23,7 @@ from ..traces.parts import Parts
 from ..traces.tokens import speller
 from ..traces.trace import Trace, extracted
 from ..watch import Watch
-from ..wrappers.findings import refuse
+from ..wrappers.refusal import refuse, refuse_inputs
 from ..wrappers.unwrap import eagerly, unwrap
 from .editor import Editor
 from .inputs import Call, prepare
@@ -111,9 +111,10 @@ def run(
 ) -> Trace:
     """One forward of `model` under `plan`; see `trace`."""
     module = unwrap(model)
-    call = prepare(module, inputs, tokenizer)
     modules = index(module)
-    refuse(modules)
+    refuse_inputs(inputs, modules)
+    call = prepare(module, inputs, tokenizer)
+    refuse(modules, plan.sites)
     targets = resolve(plan.sites, modules)
     editor = Editor(module, modules, plan.interventions, call.tokens)
     recorder = Recorder(targets, plan.max_bytes)

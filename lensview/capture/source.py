@@ -21,7 +21,7 @@ from ..sites import Site
 from ..taps.hooks import Point, taps
 from ..taps.ops import OpPoint, OpSight
 from ..values import main_in
-from ..wrappers.findings import refuse
+from ..wrappers.refusal import refuse
 from ..wrappers.unwrap import eagerly, unwrap
 from .inputs import prepare
 from .opsites import no_ops

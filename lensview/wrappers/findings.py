@@ -1,111 +1,104 @@
-"""Findings: what about a model makes a capture wrong, and the refusal that lists all of it.
+"""Findings: what a look at a model found, as data and as a table.
 
-Owns the detection of states whose values cannot be shown whole. It only looks; taking wrappers off
-is `unwrap.py`'s. Classes of packages that may be absent or not imported are recognised by module
-and name, so that looking imports nothing.
+Owns `Finding` and the list of them that `lv.findings` returns. Looking is `detect.py`'s and
+`notes.py`'s, refusing is `refusal.py`'s.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, overload
 
-import torch
-from torch import nn
+Level = Literal["fine", "warning", "refused"]
+LEVELS: tuple[Level, ...] = ("refused", "warning", "fine")
+"""What a finding means for a capture, the worst first."""
 
-from ..errors import CaptureUnsupportedError
+_SHOWN = 6
+"""How many places of one kind a text lists before it counts the rest."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One reason why a capture would be wrong.
+    """One thing about a model that bears on a capture.
 
     Attributes:
         kind: a short name, e.g. "FSDP2".
-        where: the site path of the module or the name of the parameter; "" is the root.
-        what: a sentence: what it is and why it stops a capture.
-        remedy: what to do instead.
+        where: the site path of the module, or the name of the parameter, buffer or attribute; ""
+            is the root, "inputs…" an input.
+        what: a sentence: what it is and what it means for a capture.
+        remedy: what to do instead; "" where nothing needs doing.
+        level: "refused" (nothing would be run), "warning" (captured; the reader of the numbers
+            must know), or "fine".
     """
 
     kind: str
     where: str
     what: str
-    remedy: str
+    remedy: str = ""
+    level: Level = "refused"
 
     def __str__(self) -> str:
-        return f"{self.kind} at {self.where or 'the root module'}: {self.what} {self.remedy}"
+        return said([self])
 
 
-class DistributedCaptureUnsupportedError(CaptureUnsupportedError):
-    """The model is split over ranks in a way that nobody here can put together again.
+class Findings(Sequence[Finding]):
+    """All that was found, the worst first; prints as a table.
 
     Attributes:
-        findings: every reason, one `Finding` each.
+        refused: why a capture would be refused; empty where it would run.
+        warnings: what is captured, but must be known.
+        fine: what was seen and changes nothing.
     """
 
-    def __init__(self, message: str, findings: tuple[Finding, ...]) -> None:
-        super().__init__(message)
-        self.findings = findings
+    def __init__(self, found: Iterable[Finding]) -> None:
+        self._found = sorted(found, key=lambda f: LEVELS.index(f.level))
+        self.refused = tuple(f for f in self._found if f.level == "refused")
+        self.warnings = tuple(f for f in self._found if f.level == "warning")
+        self.fine = tuple(f for f in self._found if f.level == "fine")
+
+    @overload
+    def __getitem__(self, i: int) -> Finding: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Finding]: ...
+    def __getitem__(self, i: int | slice) -> Finding | list[Finding]:
+        return self._found[i]
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __repr__(self) -> str:
+        if not self:
+            return "Nothing stands in the way of a capture, and nothing needs saying."
+        rows = [
+            (group[0].level, group[0].kind, places(group), f"{group[0].what} {group[0].remedy}")
+            for group in by_kind(self)
+        ]
+        wide = [max(len(row[i]) for row in rows) for i in range(3)]
+        head = "A capture is refused." if self.refused else "A capture would run."
+        lines = [
+            "  ".join([*(t.ljust(w) for t, w in zip(row, wide, strict=False)), row[3]]).rstrip()
+            for row in rows
+        ]
+        return "\n".join([head, *lines])
 
 
-_SHARDED = (
-    "its parameters are sharded across ranks.",
-    "Capture a copy of the model from before it was wrapped.",
-)
-_SAID = {
-    "FSDP": _SHARDED,
-    "FSDP2": _SHARDED,
-    "ScriptModule": (
-        "its calls run no Python, so its values cannot be taken.",
-        "Use the nn.Module that it was made from.",
-    ),
-}
+def by_kind(found: Iterable[Finding]) -> Iterator[list[Finding]]:
+    """The findings of each kind that mean the same, in the order in which kinds appear."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for one in found:
+        groups.setdefault((one.level, one.kind, one.what), []).append(one)
+    yield from groups.values()
 
 
-def scan(modules: Mapping[str, nn.Module]) -> tuple[Finding, ...]:
-    """Every state that a capture must refuse among the modules of `modules.index`; often none."""
-    found: list[Finding] = []
-    dtensor = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())
-    kinds = {kind: _kinds(kind) for kind in {type(m) for m in modules.values()}}
-    for path, module in modules.items():
-        found.extend(Finding(kind, path, *_SAID[kind]) for kind in kinds[type(module)])
-        for name, parameter in module._parameters.items():
-            if isinstance(parameter, dtensor):
-                found.append(
-                    Finding(
-                        "DTensor",
-                        f"{path}.{name}" if path else name,
-                        "this parameter is split over ranks, so activations may be fragments.",
-                        "Capture an unsharded copy.",
-                    )
-                )
-    return tuple(found)
+def said(group: Sequence[Finding]) -> str:
+    """One kind's findings as a sentence with their places."""
+    first = group[0]
+    return f"{first.kind} at {places(group)}: {first.what} {first.remedy}".rstrip()
 
 
-def refuse(modules: Mapping[str, nn.Module]) -> None:
-    """Raise where `scan` finds anything.
-
-    Raises:
-        CaptureUnsupportedError: for wrappers of this process (ScriptModule).
-        DistributedCaptureUnsupportedError: for anything split over ranks.
-    """
-    found = scan(modules)
-    if not found:
-        return
-    lines = [str(f) for f in found]
-    shown = [*lines[:8], *([f"… and {len(lines) - 8} more"] if len(lines) > 8 else [])]
-    text = "This model cannot be captured; nothing was run.\n  " + "\n  ".join(shown)
-    if any(f.kind != "ScriptModule" for f in found):
-        raise DistributedCaptureUnsupportedError(text, found)
-    raise CaptureUnsupportedError(text)
-
-
-def _kinds(module: type[nn.Module]) -> list[str]:
-    """The kinds of finding that a module's class alone makes."""
-    names = {c.__name__ for c in module.__mro__ if c.__module__.startswith("torch.distributed")}
-    return [
-        *(["ScriptModule"] if issubclass(module, torch.jit.ScriptModule) else []),
-        *(["FSDP"] if "FullyShardedDataParallel" in names else []),
-        *(["FSDP2"] if "FSDPModule" in names else []),
-    ]
+def places(group: Sequence[Finding]) -> str:
+    """Where the findings of one kind are; beyond a few, their number."""
+    named = [f.where or "the root module" for f in group]
+    more = len(named) - _SHOWN
+    return ", ".join(named[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,20 +1,25 @@
 """Unwrap: the module under the wrappers that do not change what it computes.
 
-Owns the list of what is transparent: DataParallel, DistributedDataParallel and torch.compile. What
-is not transparent is `findings.py`'s to refuse.
+Owns the list of what is transparent (DataParallel, DistributedDataParallel and torch.compile), and
+what is said of a model that is no module. What is not transparent is `refusal.py`'s to refuse.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch import nn
 
+from ..errors import CaptureUnsupportedError
 from ..modules import original
+from .kinds import Kinds, refused
+
+TRANSPARENT = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
 def unwrap(model: Any) -> nn.Module:
@@ -23,18 +28,22 @@ def unwrap(model: Any) -> nn.Module:
     The wrapper itself is untouched and keeps working.
 
     Raises:
-        TypeError: `model` is not an ``nn.Module``.
+        TypeError: `model` is not an ``nn.Module``; the text says what to pass instead.
+        CaptureUnsupportedError: it is a program that was exported, or runs no Python.
     """
     while True:
         if not isinstance(model, nn.Module):
-            kind = type(model).__name__
-            raise TypeError(f"lensview looks inside an nn.Module; this is a {kind}: {model!r:.80}")
-        inner = original(model)
-        if isinstance(inner, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-            inner = inner.module
+            raise no_module(model)
+        inner = unwrapped(model)
         if inner is model:
             return model
         model = inner
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """What the outermost wrapper holds; `model` itself where it has none."""
+    inner = original(model)
+    return cast(nn.Module, inner.module) if isinstance(inner, TRANSPARENT) else inner
 
 
 @contextmanager
@@ -46,8 +55,48 @@ def eagerly(model: nn.Module, between_ops: bool = False) -> Iterator[None]:
     """
     # A process that has compiled nothing has not loaded the compiler either.
     compiled = (between_ops and "torch._dynamo" in sys.modules) or any(
-        m._compiled_call_impl is not None or original(m) is not m for m in model.modules()
+        is_compiled(m) for m in model.modules()
     )
     stance = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
     with cast(Any, stance):
         yield
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether a call of this very module would go through the compiler."""
+    return module._compiled_call_impl is not None or original(module) is not module
+
+
+def no_module(model: Any) -> Exception:
+    """The error for a model that is no ``nn.Module``, with what to pass instead."""
+    cls = type(model)
+    if isinstance(model, torch.jit.ScriptFunction):
+        return _refusal("ScriptModule")
+    if cls.__name__ == "ExportedProgram" and cls.__module__.startswith("torch.export"):
+        return _refusal("exported program")
+    if Kinds().of(cls) == "pipeline stage":
+        hint = "Pass the stage's own module (stage.submod); it is labelled a fragment."
+    elif isinstance(model, type):
+        hint = f"This is a class; make an instance of it: {model.__name__}(…)."
+    elif isinstance(model, str):
+        hint = "Load the model first, e.g. with AutoModelForCausalLM.from_pretrained(…)."
+    elif isinstance(model, Mapping):
+        hint = "A state dict has weights but no forward: load it into its model."
+    elif isinstance(owner := getattr(model, "__self__", None), nn.Module):
+        hint = f"This is a method; pass its module, the {type(owner).__name__}."
+    elif isinstance(getattr(model, "model", None), nn.Module):
+        hint = "It holds one: pass its .model."
+    elif isinstance(model, types.FunctionType) or callable(model):
+        hint = "What a plain callable does inside has no sites; pass the module that it calls."
+    else:
+        hint = "Pass the model itself."
+    return TypeError(
+        f"lensview looks inside an nn.Module; this is a {cls.__name__}: {model!r:.80}. {hint}"
+    )
+
+
+def _refusal(kind: str) -> CaptureUnsupportedError:
+    finding = refused(kind, "")
+    error = CaptureUnsupportedError(f"This model cannot be captured; nothing was run.\n  {finding}")
+    error.findings = (finding,)
+    return error

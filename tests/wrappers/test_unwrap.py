@@ -10,7 +10,7 @@ from torch import nn
 
 import lensview as lv
 from lensview.modules import index
-from lensview.wrappers.findings import scan
+from lensview.wrappers.detect import scan
 
 IDS = torch.tensor([[5, 17, 3]])
 
@@ -91,6 +91,21 @@ def test_sharded_parameters_are_refused_with_every_place(
     assert isinstance(caught.value, RuntimeError)
     assert [len(m._forward_hooks) for m in tiny_llama.modules()] == before
     assert scan(index(tiny_llama.get_submodule("model.layers.0"))) == ()
+
+
+def test_ddp_inside_a_model_runs_as_it_is_and_is_told(one_rank: None) -> None:
+    inner, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(3, 4)
+    expected = lv.trace(nn.Sequential(inner), x, ["0.0", "0.1"])
+    model = nn.Sequential(nn.parallel.DistributedDataParallel(inner)).eval()
+    trace = lv.trace(model, x, ["0.module.0", "0.module.1"])
+    assert torch.equal(trace["0.module.0"], expected["0.0"])
+    assert torch.equal(trace["0.module.1"], expected["0.1"])
+    told = [(f.kind, f.where, f.level) for f in lv.findings(model)]
+    assert told == [("DistributedDataParallel inside", "0", "warning")]
+    outside = lv.findings(nn.parallel.DistributedDataParallel(inner))
+    assert [(f.kind, f.level) for f in outside if f.level == "fine"] == [
+        ("DistributedDataParallel", "fine")
+    ]
 
 
 def test_ddp_is_its_rank_local_module(tiny_llama: nn.Module, one_rank: None) -> None:
