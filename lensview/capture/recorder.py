@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SiteError
-from ..modules import CONTAINERS
+from ..modules import only_holds
 from ..resolve import Target
 from ..taps.hooks import UNCHANGED
 from ..tensors.dense import held_bytes
@@ -174,7 +174,7 @@ def _reason(seen: _Seen) -> str:
     site, module = seen.target.site, seen.target.module
     if seen.without:
         return seen.without
-    if isinstance(module, CONTAINERS):
+    if only_holds(module):
         return f"a {type(module).__name__} only holds modules; nothing passes through it."
     if seen.calls:
         return f"the module was called {seen.calls} times in this run, counted from 0."
