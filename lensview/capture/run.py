@@ -115,7 +115,7 @@ def run(
     targets = resolve(plan.sites, modules)
     mask = None if call.tokens is None else call.tokens.mask
     editor = Editor(module, modules, plan.interventions, mask)
-    recorder = Recorder(targets, plan.max_bytes)
+    recorder = Recorder(targets, plan.max_bytes, modules)
     points = _points(targets, recorder, editor, module, watch)
     started = time.time()
     output = _forward(module, call, points)
@@ -147,6 +147,8 @@ def _points(
         at(target.module).edits[target.site.side].append(visitor)
     for position, target in enumerate(targets):
         at(target.module).records[target.site.side].append(recorder.visitor(position))
+    for parent, visitor in recorder.witnesses():
+        at(parent).records["output"].append(visitor)
     if watch is not None:
         _follow(module, watch, at, points)
     return list(points.values())
@@ -183,6 +185,8 @@ def _trace(
             plan=plan,
             records=recorder.records(),
             missed=recorder.missed(),
+            plain=recorder.plain(),
+            aliases=recorder.aliases(),
             calls=recorder.calls(),
             asked=recorder.asked(),
             reports=editor.reports(),

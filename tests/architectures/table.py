@@ -109,8 +109,8 @@ ROWS: tuple[Row, ...] = (
         "decoder",
         CAUSAL,
         "llama gpt2 gpt_neox gptj opt bloom falcon mistral qwen2 qwen3 gemma gemma2 gemma3_text "
-        "phi phi3 olmo2 cohere stablelm starcoder2 codegen biogpt xglm ctrl granite smollm3 persimmon "
-        "bitnet diffllama helium glm4 exaone4 ernie4_5 arcee apertus",
+        "phi phi3 olmo2 cohere stablelm starcoder2 codegen biogpt xglm ctrl granite smollm3 "
+        "persimmon bitnet diffllama helium glm4 exaone4 ernie4_5 arcee apertus",
         _text,
         fast="gpt2 gemma2",
     ),

@@ -119,8 +119,10 @@ def test_leaves_of_inputs_and_outputs(tiny_llama: nn.Module) -> None:
     assert torch.equal(trace[":output[logits]"], whole[":output"])
     with pytest.raises(lv.SiteError, match="hidden_states"):
         lv.trace(tiny_llama, IDS, f"{layer}:input[hidden_state]")
-    missed = lv.trace(tiny_llama, IDS, f"{layer}:output[1]").missed
-    assert "NoneType" in missed[f"{layer}:output[1]"]
+    trace = lv.trace(tiny_llama, IDS, f"{layer}:output[1]")
+    assert trace.missed == {} and trace.value(f"{layer}:output[1]") is None
+    with pytest.raises(lv.NotRecordedError, match="NoneType"):
+        trace[f"{layer}:output[1]"]
 
 
 class Shared(nn.Module):
