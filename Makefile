@@ -1,11 +1,11 @@
 # Everything a person or a machine runs. `make` alone lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full lint js bench pins clean environment front-end
+.PHONY: help setup demo test test-full lint js bench bench-peers pins clean environment front-end
 SHELL := /bin/sh
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*  ## /\1\t/' | \
-		awk -F'\t' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+		awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 setup:  ## .venv with everything to use lensview, and the demo model
 	@sh scripts/environment.sh lab,demo
@@ -28,11 +28,17 @@ js: front-end  ## rebuild the front end's bundle
 bench: environment  ## the benchmarks, one table each
 	@set -e; for script in benchmarks/[a-z]*.py; do .venv/bin/python "$$script"; done
 
+bench-peers: setup  ## the same beside nnsight and torchlens, in an environment of their own
+	@test -x .venv-bench/bin/python || .venv/bin/python -m venv .venv-bench
+	@.venv-bench/bin/python -m pip install -q -c constraints.txt -e '.[demo]' \
+		nnsight==0.8.1 torchlens==2.36.1
+	@.venv-bench/bin/python -m benchmarks.peers
+
 pins:  ## write constraints.txt from .venv
 	@.venv/bin/python scripts/pins.py > constraints.new && mv constraints.new constraints.txt
 
 clean:  ## remove what was built; the demo model in its cache stays
-	rm -rf .venv js/node_modules dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis test-results
+	rm -rf .venv .venv-bench js/node_modules dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis test-results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What the tests need beside what users need.

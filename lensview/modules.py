@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from .sites import escape
 
-CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-"""Modules that only hold others: they are never called, so they have no values."""
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,14 @@ class ModuleRow:
     dtype: str
     device: str
     note: str
+
+
+def only_holds(module: nn.Module) -> bool:
+    """Whether a module only holds others: it is never called, so it has no values.
+
+    A list with a forward of its own (the parametrizations of a weight) is called.
+    """
+    return isinstance(module, _CONTAINERS) and type(module).forward is nn.Module.forward
 
 
 def index(model: nn.Module) -> dict[str, nn.Module]:
@@ -132,7 +139,7 @@ def _row(
     notes = []
     if any(owners[id(p)] > 1 for p in own.values()):
         notes.append("tied")
-    if isinstance(module, CONTAINERS):
+    if only_holds(module):
         notes.append("container")
     if known != path:
         notes.append(f"also at {known or 'the root'}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from .errors import SiteError, near
-from .modules import CONTAINERS
+from .modules import only_holds
 from .sites import Site, glob_pattern, split_path, without_wrappers
 
 
@@ -51,7 +51,7 @@ def _resolve_one(text: str, modules: Mapping[str, nn.Module]) -> list[Target]:
     found = [
         Target(text, site.at_path(path), module, True)
         for path, module in modules.items()
-        if pattern.fullmatch(path) and not isinstance(module, CONTAINERS)
+        if pattern.fullmatch(path) and not only_holds(module)
     ]
     if not found:
         raise SiteError(

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import lensview as lv
 from lensview.errors import SiteError
 from lensview.modules import index, tree
 from lensview.resolve import resolve
@@ -82,3 +83,12 @@ def test_wrapper_prefixes_mean_the_inner_module(tiny_llama: nn.Module) -> None:
         (target,) = resolve([text], modules)
         assert target.module is tiny_llama.get_submodule("lm_head")
         assert str(target.site) == "lm_head"
+
+
+def test_a_list_with_a_forward_of_its_own_is_no_container() -> None:
+    """The parametrizations of a weight are a list that is called; a plain list never is."""
+    linear = nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))
+    model = nn.Sequential(linear)
+    trace = lv.trace(model, torch.randn(2, 3), "**")
+    assert torch.equal(trace["0.parametrizations.weight"], linear.weight)
+    assert [r.path for r in tree(model) if "container" in r.note] == ["0.parametrizations"]

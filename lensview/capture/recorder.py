@@ -7,21 +7,24 @@ install hooks (`taps/`) and does not know inputs or outputs of the run.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import SiteError
-from ..modules import CONTAINERS
+from ..modules import only_holds
 from ..resolve import Target
 from ..sites import Site
 from ..taps.hooks import UNCHANGED, Visitor
 from ..taps.ops import OpsMet, OpWish
 from ..tensors.dense import held_bytes
 from ..traces.parts import Record
+from ..traces.plain import Plain, plain, said
 from ..values import get, main_in
+from .absent import never_called, parent_of
 from .opsites import why_no_op
 
 
@@ -107,7 +110,12 @@ class _Seen:
 class Recorder:
     """Keeps what the targets' values were; one per run."""
 
-    def __init__(self, targets: list[Target], max_bytes: int | None) -> None:
+    def __init__(
+        self, targets: list[Target], max_bytes: int | None, modules: Mapping[str, nn.Module]
+    ) -> None:
+        self._modules = modules
+        self._parents: dict[nn.Module, int] = {}
+        self._plain: list[tuple[_Seen, int, Plain]] = []
         self._seen = [_Seen(t, str(t.site.at_call(None))) for t in targets]
         self._max_bytes = max_bytes
         self._copies = Copies()
@@ -146,6 +154,25 @@ class Recorder:
 
         return visit
 
+    def witnesses(self) -> Iterator[tuple[nn.Module, Any]]:
+        """The parents of sites asked for by name, each with a visitor that counts its calls: what
+        is known of them tells why a site was never seen."""
+        for seen in self._seen:
+            parent = None
+            if not seen.target.expanded:
+                parent = parent_of(seen.target.site.path, self._modules)
+            if parent is not None and self._modules[parent] not in self._parents:
+                module = self._modules[parent]
+                self._parents[module] = 0
+                yield module, self._counter(module)
+
+    def _counter(self, module: nn.Module) -> Any:
+        def count(call: int, _value: Any) -> Any:
+            self._parents[module] = call + 1
+            return UNCHANGED
+
+        return count
+
     def _record(self, seen: _Seen, call: int, value: Any) -> None:
         site = seen.target.site
         if site.call not in (None, call):
@@ -155,8 +182,7 @@ class Recorder:
         except SiteError as error:
             raise SiteError(f"{site}: {error}") from error
         if tensor is None:
-            kind = type(get(value, path)).__name__
-            seen.without = f"its {site.side} holds no tensor there: it is {kind}."
+            self._keep_plain(seen, call, get(value, path))
             return
         size = held_bytes(tensor)
         limited = self._max_bytes is not None and seen.target.expanded
@@ -171,6 +197,12 @@ class Recorder:
         seen.kept += 1
         self._values.append((seen, call, copy, path))
 
+    def _keep_plain(self, seen: _Seen, call: int, value: Any) -> None:
+        kept = plain(value)
+        seen.without = f"its {seen.target.site.side} holds no tensor there, but {said(kept)}."
+        if not seen.target.expanded:
+            self._plain.append((seen, call, kept))
+
     # --- after the run -----------------------------------------------------------------------
 
     def records(self) -> dict[str, Record]:
@@ -182,6 +214,25 @@ class Recorder:
                 site = seen.target.site.at_call(call if seen.calls > 1 else None)
                 result[text] = Record(site, tensor, leaf)
         return result
+
+    def plain(self) -> dict[str, Plain]:
+        """What passed at sites asked for by name where there was no tensor, by canonical text."""
+        return {seen.text_of(call): value for seen, call, value in self._plain}
+
+    def aliases(self) -> dict[str, tuple[str, ...]]:
+        """For each record of a module with several names, the same site under the others."""
+        names: dict[nn.Module, list[str]] = {}
+        for path, module in self._modules.items():
+            names.setdefault(module, []).append(path)
+        found: dict[str, tuple[str, ...]] = {}
+        if len(names) == len(self._modules):
+            return found
+        for text, record in self.records().items():
+            paths = names[self._modules[record.site.path]]
+            if len(paths) > 1:
+                others = (p for p in paths if p != record.site.path)
+                found[text] = tuple(str(record.site.at_path(p)) for p in others)
+        return found
 
     def calls(self) -> dict[str, int]:
         """How often each target's module was called, by the site's text without its call."""
@@ -202,9 +253,10 @@ class Recorder:
                 result[seen.text_of(call)] = reason
             nothing = not seen.kept and not seen.left_out
             if nothing and not (seen.target.expanded and seen.calls):
-                result[str(seen.target.site)] = _reason(seen)
+                result[str(seen.target.site)] = self._reason(seen)
         result.update(self._globs_without_ops())
         held = {seen.text_of(call) for seen, call, _, _ in self._values}
+        held |= self.plain().keys() | {str(seen.target.site) for seen, _, _ in self._plain}
         return {site: reason for site, reason in result.items() if site not in held}
 
     def _globs_without_ops(self) -> dict[str, str]:
@@ -220,18 +272,15 @@ class Recorder:
                 result[text] = why_no_op(called)
         return result
 
-
-def _reason(seen: _Seen) -> str:
-    site, module = seen.target.site, seen.target.module
-    if seen.without:
-        return seen.without
-    if isinstance(module, CONTAINERS):
-        return f"a {type(module).__name__} only holds modules; nothing passes through it."
-    if seen.calls and seen.ops is not None:
-        return why_no_op([(seen.target, seen.ops)])
-    if seen.calls:
-        return f"the module was called {seen.calls} time(s) in this run, counted from 0."
-    return (
-        f"the {type(module).__name__} at {site.path or 'the root'} was never called in this run: "
-        "its parent used its weights directly, called its forward, or took another path."
-    )
+    def _reason(self, seen: _Seen) -> str:
+        site, module = seen.target.site, seen.target.module
+        if seen.without:
+            return seen.without
+        if only_holds(module):
+            return f"a {type(module).__name__} only holds modules; nothing passes through it."
+        if seen.calls and seen.ops is not None:
+            return why_no_op([(seen.target, seen.ops)])
+        if seen.calls:
+            return f"the module was called {seen.calls} time(s) in this run, counted from 0."
+        known = {s.target.module: s.calls for s in self._seen}
+        return never_called(site.path, self._modules, known | self._parents)

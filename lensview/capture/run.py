@@ -117,7 +117,7 @@ def run(
     refuse(modules, plan.sites)
     targets = resolve(plan.sites, modules)
     editor = Editor(module, modules, plan.interventions, call.tokens)
-    recorder = Recorder(targets, plan.max_bytes)
+    recorder = Recorder(targets, plan.max_bytes, modules)
     points = _points(targets, recorder, editor, module, watch)
     started = time.time()
     output = _forward(module, call, points, editor)
@@ -169,6 +169,8 @@ def _points(
         else:
             ops = point.op_point()
             ops.records[side].append(recorder.wish(position, ops.met))
+    for parent, visitor in recorder.witnesses():
+        at(parent).records["output"].append(visitor)
     if watch is not None:
         _follow(module, watch, at, points)
     return list(points.values())
@@ -205,6 +207,8 @@ def _trace(
             plan=plan,
             records=recorder.records(),
             missed=editor.explained(recorder.missed(), recorder.calls()),
+            plain=recorder.plain(),
+            aliases=recorder.aliases(),
             calls=recorder.calls(),
             asked=recorder.asked(),
             reports=editor.reports(),

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..interventions import Intervention
 from ..plan import Plan
 from ..sites import Site
+from .plain import Plain
 from .tokens import Tokens
 
 
@@ -57,6 +58,8 @@ class Parts:
     plan: Plan
     records: Mapping[str, Record]
     missed: Mapping[str, str] = field(default_factory=dict)
+    plain: Mapping[str, Plain] = field(default_factory=dict)
+    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     calls: Mapping[str, int] = field(default_factory=dict)
     asked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     reports: tuple[InterventionReport, ...] = ()

@@ -24,6 +24,7 @@ from ..errors import TraceFileError
 from ..plan import Plan
 from ..sites import Site
 from .parts import InterventionReport, Parts, Record
+from .plain import from_json, to_json
 from .tokens import Tokens, likeliest, speller
 
 FORMAT = 1
@@ -56,6 +57,8 @@ def write(parts: Parts, path: str | PathLike[str]) -> None:
             for s, r in parts.records.items()
         ],
         "missed": dict(parts.missed),
+        "plain": {site: to_json(value) for site, value in parts.plain.items()},
+        "aliases": {site: list(others) for site, others in parts.aliases.items()},
         "calls": dict(parts.calls),
         "asked": {text: list(sites) for text, sites in parts.asked.items()},
         "reports": [[r.calls, r.changed, r.overflowed] for r in parts.reports],
@@ -198,6 +201,9 @@ def _parts(body: dict[str, Any], tensors: dict[str, Tensor], tokenizer: Any) -> 
         plan=plan,
         records=records,
         missed=body["missed"],
+        # Files of the first versions have neither.
+        plain={site: from_json(v) for site, v in body.get("plain", {}).items()},
+        aliases={site: tuple(others) for site, others in body.get("aliases", {}).items()},
         calls=body["calls"],
         asked={text: tuple(sites) for text, sites in body["asked"].items()},
         reports=reports,

@@ -20,6 +20,7 @@ from ..sites import Site, glob_pattern, without_wrappers
 from ..tensors.dense import full_shape, held_bytes
 from .compare import Diff
 from .parts import Parts, Record
+from .plain import Plain, said
 from .storage import read, write
 from .tokens import Token, likeliest
 
@@ -33,6 +34,9 @@ class Trace(Mapping[str, Tensor]):
     Attributes:
         sites: canonical texts of the records held.
         missed: sites that were asked for and not recorded, each with the reason.
+        plain: sites asked for by name where something else than a tensor passed, each with what
+            `value` gives.
+        aliases: for each record of a module that has several names, the same site's other names.
         tokens: ids, mask and labels of the batch, or None where the inputs were no token ids.
         logits: (B, V), the model's logits at the last real token of each row, in the model's
             dtype; None where the model has none.
@@ -47,6 +51,8 @@ class Trace(Mapping[str, Tensor]):
         self.plan = parts.plan
         self.sites: tuple[str, ...] = tuple(parts.records)
         self.missed: dict[str, str] = dict(parts.missed)
+        self.plain: dict[str, Plain] = dict(parts.plain)
+        self.aliases: dict[str, tuple[str, ...]] = dict(parts.aliases)
         self.tokens = parts.tokens
         self.logits = parts.logits
         self.output = parts.output
@@ -106,6 +112,29 @@ class Trace(Mapping[str, Tensor]):
             )
         raise NotRecordedError(self._why_not(site, calls))
 
+    def value(self, text: str) -> Plain:
+        """What passed at a site that was asked for by name and is no tensor, as it was then.
+
+        None, a bool, a number or a string is itself; a cache is a `CacheSummary` of its lengths at
+        the call; of any other object an `ObjectSummary` keeps the class's name.
+
+        Raises:
+            SiteError: as `record`.
+            NotRecordedError: the trace holds a tensor there, or nothing.
+        """
+        site = Site.parse(text)
+        for at in (site, site.at_path(without_wrappers(site.path))):
+            if (found := self._plain_text(at)) is not None:
+                return self.plain[found]
+        self.record(text)
+        raise NotRecordedError(f"{site} is a tensor: read it by trace[{text!r}].")
+
+    def _plain_text(self, site: Site) -> str | None:
+        """The text under which `plain` has a site, in any of its spellings."""
+        once = site.call == 0 and self._parts.calls.get(str(site.at_call(None))) == 1
+        text = str(site.at_call(None) if once else site)
+        return text if text in self.plain else None
+
     def _same_site(self, site: Site) -> Record | None:
         """The record under another spelling: call 0 of one, the main leaf by its own path."""
         records = self._parts.records
@@ -120,6 +149,14 @@ class Trace(Mapping[str, Tensor]):
     def _why_not(self, site: Site, calls: int) -> str:
         if site.is_glob:
             return f"{site} is a glob; trace.select({str(site)!r}) gives the records it matches."
+        if (held := self._plain_text(site)) is not None:
+            return (
+                f"{site} is no tensor, but {said(self.plain[held])}: trace.value({str(site)!r}) "
+                "gives what was kept of it."
+            )
+        for known, others in self.aliases.items():
+            if str(site) in others:
+                return f"{site} is another name of {known!r}, under which its record stands."
         reason = self.missed.get(str(site)) or self.missed.get(str(site.at_call(None)))
         if reason:
             return f"{site} was not recorded: {reason}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,45 +10,9 @@ from torch import Tensor, nn
 
 import lensview as lv
 
+from ..by_hand import by_hand
+
 IDS = torch.tensor([[5, 17, 3, 9, 44, 2], [8, 8, 1, 90, 12, 33]])
-
-
-def by_hand(model: nn.Module, call: Callable[[], Any]) -> dict[str, Tensor]:
-    """First tensors of every module's output and input, by plain hooks; each call a list entry."""
-    kept: dict[str, list[Tensor]] = {}
-    handles = []
-
-    def first(value: Any) -> Tensor | None:
-        if isinstance(value, Tensor):
-            return value
-        members = value.values() if isinstance(value, dict) else value
-        if isinstance(members, (tuple, list)) or isinstance(value, dict):
-            return next((t for t in map(first, members) if t is not None), None)
-        return None
-
-    for name, module in model.named_modules():
-
-        def after(_m: nn.Module, args: Any, kwargs: Any, output: Any, name: str = name) -> None:
-            if (tensor := first(output)) is not None:
-                kept.setdefault(name or ":output", []).append(tensor.clone())
-
-        def before(_m: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
-            if (tensor := first((*args, *kwargs.values()))) is not None:
-                kept.setdefault(f"{name}:input", []).append(tensor.clone())
-
-        handles.append(module.register_forward_hook(after, with_kwargs=True))
-        handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-    try:
-        with torch.no_grad():
-            call()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return {
-        site if len(tensors) == 1 else f"{site}@{i}": t
-        for site, tensors in kept.items()
-        for i, t in enumerate(tensors)
-    }
 
 
 def tiny(kind: str) -> tuple[nn.Module, dict[str, Any]]:
@@ -156,8 +119,10 @@ def test_leaves_of_inputs_and_outputs(tiny_llama: nn.Module) -> None:
     assert torch.equal(trace[":output[logits]"], whole[":output"])
     with pytest.raises(lv.SiteError, match="hidden_states"):
         lv.trace(tiny_llama, IDS, f"{layer}:input[hidden_state]")
-    missed = lv.trace(tiny_llama, IDS, f"{layer}:output[1]").missed
-    assert "NoneType" in missed[f"{layer}:output[1]"]
+    trace = lv.trace(tiny_llama, IDS, f"{layer}:output[1]")
+    assert trace.missed == {} and trace.value(f"{layer}:output[1]") is None
+    with pytest.raises(lv.NotRecordedError, match="NoneType"):
+        trace[f"{layer}:output[1]"]
 
 
 class Shared(nn.Module):
