@@ -137,9 +137,12 @@ def test_o05_sites_that_can_never_fire(tiny_llama: nn.Module) -> None:
         assert trace.sites == ()
         with pytest.raises(lv.NotRecordedError, match=cause):
             trace[site]
-        with pytest.warns(lv.LensWarning, match=f"did nothing.*\n.*zero {site}"):
-            trace = lv.trace(model, inputs, (), lv.zero(site))
-        assert (trace.reports[0].calls, trace.reports[0].changed) == (0, 0)
+        said = f"did nothing.*\n.*zero {site}"
+        with pytest.raises(lv.IdleInterventionError, match=said) as caught:
+            lv.trace(model, inputs, (), lv.zero(site))
+        assert isinstance(caught.value.trace, lv.Trace)
+        (report,) = caught.value.trace.reports
+        assert (report.calls, report.changed) == (0, 0)
     ran: list[int] = []
     handle = tiny_llama.register_forward_pre_hook(lambda *_: ran.append(1))
     with pytest.raises(lv.SiteError, match=r"model\.layers\.0\.mlp"):
