@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .capture.estimate import Estimate, estimate
+from .capture.generate import generate
+from .capture.generation import Ending, Generation
+from .capture.inputs import Args
 from .capture.run import extract, trace
 from .errors import (
     CaptureUnsupportedError,
@@ -15,6 +19,7 @@ from .errors import (
     InterventionError,
     LensError,
     LensWarning,
+    LimitError,
     MissingExtraError,
     NotRecordedError,
     RunCancelled,
@@ -49,15 +54,20 @@ _LATER = {
 }
 
 __all__ = [
+    "Args",
     "CaptureUnsupportedError",
     "Diff",
     "DistributedCaptureUnsupportedError",
+    "Ending",
+    "Estimate",
     "Explorer",
+    "Generation",
     "InputError",
     "Intervention",
     "InterventionError",
     "LensError",
     "LensWarning",
+    "LimitError",
     "LocalSession",
     "MissingExtraError",
     "NotRecordedError",
@@ -76,9 +86,11 @@ __all__ = [
     "at",
     "clamp",
     "demo",
+    "estimate",
     "explore",
     "extract",
     "figures",
+    "generate",
     "load",
     "load_ipython_extension",
     "patch",

@@ -135,8 +135,8 @@ def _make(op: str, site: str, index: Any, **args: Any) -> Intervention:
             )
     if op == "clamp" and any(isinstance(v, Tensor) for v in args.values()):
         raise InterventionError(f"clamp at {where}: low and high are numbers.")
-    kept = {n: v.detach() if isinstance(v, Tensor) else v for n, v in args.items()}
-    return Intervention(op, str(where), normal(index), kept)
+    # A tensor that needs a gradient keeps its graph, for runs with grad=True.
+    return Intervention(op, str(where), normal(index), args)
 
 
 def _patch_source(text: str, source: Any) -> PatchSource:
@@ -154,7 +154,7 @@ def _patch_source(text: str, source: Any) -> PatchSource:
         site = Site.parse(key)
         fits = pattern.fullmatch(site.path) and wanted.call in (None, site.call)
         if fits and (site.op, site.side, site.leaf) == (wanted.op, wanted.side, wanted.leaf):
-            found[str(site)] = source[key]
+            found[str(site)] = _whole(source, key)
     if not found:
         raise NotRecordedError(
             f"patch: the source holds no {wanted} among its {len(source)} sites."
@@ -162,6 +162,18 @@ def _patch_source(text: str, source: Any) -> PatchSource:
         )
     tokens = getattr(source, "tokens", None)
     return PatchSource(found, getattr(tokens, "mask", None))
+
+
+def _whole(source: Mapping[str, Any], key: str) -> Any:
+    """The source's tensor at `key`, if it is the whole value: an index could not tell."""
+    part = getattr(source.record(key), "part", "") if hasattr(source, "record") else ""
+    if part:
+        raise InterventionError(
+            f"patch at {key}: the source kept only [{part}] of the value there (keep=), so an "
+            "index would fall on other elements. Give the tensor itself with lv.put, or record "
+            "the source without keep=."
+        )
+    return source[key]
 
 
 def short(value: Any) -> str:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from .errors import InterventionError
+from .indices import At, index_text
 from .interventions import Intervention, PatchSource, short
-from .regions import Frame, Region, regions
+from .regions import Frame, Region, positions, regions
 from .sites import Site
 
 
@@ -59,6 +60,14 @@ def apply(
     return result, changed
 
 
+def elsewhere(intervention: Intervention, tensor: Tensor, site: Site, frame: Frame) -> bool:
+    """Whether all tokens that the intervention means are in other steps than this one."""
+    index = intervention.index
+    if frame.positions is None or not isinstance(index, At) or index.token is None:
+        return False
+    return not regions(index, tensor.shape, frame, f"{intervention.op} at {site}")
+
+
 @dataclass(frozen=True)
 class _Piece:
     """One region on its way through an operation."""
@@ -78,24 +87,47 @@ class _Piece:
         value = self.intervention.args[name]
         if not isinstance(value, Tensor):
             return value if isinstance(value, (int, float)) else float(value)
+        if self.region.whole is not None:
+            _check_shape(value, (*self.region.whole, *self.old.shape[2:]), self.where)
+            return _settled(_held_part(value, self.region), self.old)
         rows = self.parts if self.region.row is not None else None
         whole = (rows, *self.old.shape[1:]) if rows is not None else tuple(self.old.shape)
         _check_shape(value, whole, self.where)
         if rows is not None and value.dim() > 1 and value.shape[0] > 1:
             value = value[self.region.row : self.region.row + 1]  # type: ignore[operator]
-        return value.detach().to(device=self.old.device, dtype=self.old.dtype)
+        return _settled(value, self.old)
+
+
+def _settled(value: Tensor, like: Tensor) -> Tensor:
+    """`value` in the activation's dtype and device; its graph is followed only in a grad mode."""
+    kept = value if torch.is_grad_enabled() else value.detach()
+    return kept.to(device=like.device, dtype=like.dtype)
+
+
+def _held_part(value: Tensor, region: Region) -> Tensor:
+    """What of `value`, which fits the whole selection, is for the tokens that are here."""
+    if value.dim() > 1 and value.shape[0] > 1:
+        value = value[region.row : region.row + 1]  # type: ignore[operator]
+    if value.dim() > 1 and value.shape[1] > 1:
+        value = value[:, list(region.picks)]
+    return value
 
 
 def _patched(piece: _Piece) -> Tensor:
     source: PatchSource = piece.intervention.args["source"]
     there = source.at(piece.site)
     mask = source.mask if source.mask is not None else piece.frame.mask
+    places = None
+    if piece.region.whole is not None and mask is not None:
+        places = positions(mask)
     parts = regions(
         piece.intervention.index,
         there.shape,
-        Frame(mask, piece.frame.heads),
+        Frame(mask, piece.frame.heads, places),
         f"{piece.where}, in the source",
     )
+    if piece.region.whole is not None:
+        return _settled(_patch_part(piece, there, parts), piece.old).detach()
     part = parts[piece.position % len(parts)] if len(parts) == piece.parts else None
     new = None if part is None else there[part.grid] if part.grid else there
     if new is None or new.shape != piece.old.shape:
@@ -106,6 +138,19 @@ def _patched(piece: _Piece) -> Tensor:
             "needs equal regions: choose an index that both have, or a source with as many tokens."
         )
     return new.detach().to(device=piece.old.device, dtype=piece.old.dtype)
+
+
+def _patch_part(piece: _Piece, there: Tensor, parts: list[Region]) -> Tensor:
+    """The tokens of a patch's source that this step of a run holds."""
+    for part in parts:
+        if part.row == piece.region.row and set(piece.region.picks) <= set(part.picks):
+            new = there[part.grid][:, [part.picks.index(i) for i in piece.region.picks]]
+            if new.shape == piece.old.shape:
+                return new
+    raise InterventionError(
+        f"{piece.where}: the source, of shape {tuple(there.shape)}, does not hold the tokens that "
+        f"[{index_text(piece.intervention.index)}] means in this step, or is of another shape."
+    )
 
 
 def _clamped(piece: _Piece) -> Tensor:

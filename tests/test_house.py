@@ -23,7 +23,7 @@ MAX_BUNDLE_BYTES = 150_000
 
 GROUND = (
     "errors version watch sites resolve values modules indices regions interventions operations "
-    "plan tensors"
+    "keeping plan tensors"
 )
 FLOORS = (
     {*GROUND.split(), "demo_model"},

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..errors import InterventionError, SiteError
 from ..interventions import Intervention
-from ..operations import apply
+from ..operations import apply, elsewhere
 from ..regions import Frame
 from ..resolve import Target, resolve
 from ..sites import Site, split_path
@@ -42,10 +44,21 @@ class Editor:
         modules: Mapping[str, nn.Module],
         interventions: tuple[Intervention, ...],
         mask: Tensor | None,
+        grad: bool = False,
     ) -> None:
         self._config = getattr(model, "config", None)
-        self._mask = mask
+        self._frame = Frame(mask)
+        self._grad = grad
         self._edits = [_Edit(i, resolve([i.site], modules)) for i in interventions]
+
+    def see(self, frame: Frame) -> None:
+        """What the values that pass from here on hold of the run's tokens."""
+        self._frame = frame
+
+    def restart(self) -> None:
+        """Count from 0 again, for the next step of a generation."""
+        for edit in self._edits:
+            edit.calls, edit.changed = 0, []
 
     def visitors(self) -> Iterator[tuple[Target, Visitor]]:
         """Every target with its visitor; at one module they come in the order given."""
@@ -54,14 +67,19 @@ class Editor:
                 yield target, self._visitor(edit, target)
 
     def _visitor(self, edit: _Edit, target: Target) -> Visitor:
-        frame = Frame(self._mask, heads_at(self._config, target.site))
+        heads = heads_at(self._config, target.site)
 
         def visit(call: int, value: Any) -> Any:
             if target.site.call not in (None, call):
                 return UNCHANGED
             site = target.site.at_call(call)
+            frame = replaced(self._frame, heads=heads)
             try:
                 path, tensor = _tensor(site, value, edit.intervention)
+                if self._grad:
+                    not_recomputed(edit.intervention, site)
+                if elsewhere(edit.intervention, tensor, site, frame):
+                    return UNCHANGED
                 new, changed = apply(edit.intervention, tensor, site, frame)
             except InterventionError as error:
                 error.intervention = edit.intervention
@@ -77,6 +95,22 @@ class Editor:
         return tuple(
             InterventionReport(e.intervention, e.calls, sum(int(c) for c in e.changed))
             for e in self._edits
+        )
+
+
+def not_recomputed(intervention: Intervention, site: Site) -> None:
+    """Refuse an edit that the caller's backward would compute again without it.
+
+    Raises:
+        InterventionError: the module runs inside a checkpointed part.
+    """
+    look: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    pair = look(False) if look is not None else None
+    if pair and getattr(pair[0], "__module__", "") == "torch.utils.checkpoint":
+        raise InterventionError(
+            f"{intervention.op} at {site}: it is inside a part under gradient checkpointing, which "
+            "backward computes again, without the change: gradients would be of another model. "
+            "Switch checkpointing off (model.gradient_checkpointing_disable()) for this run."
         )
 
 

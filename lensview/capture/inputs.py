@@ -27,10 +27,29 @@ class Call:
     tokens: Tokens | None
 
 
-def prepare(model: nn.Module, inputs: Any, tokenizer: Any = None) -> Call:
-    """Make a call from a string, a list of strings, a tensor, a mapping, or a tuple of arguments.
+class Args:
+    """The arguments of a call as a caller would write them: ``Args(x, scale=2)``, for inputs that
+    are positional and keyword at once."""
 
-    Strings are padded on the right with a mask, which is exact for causal and recurrent models.
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.args = args
+        self.kwargs = kwargs
+
+
+def prepare(
+    model: nn.Module,
+    inputs: Any,
+    tokenizer: Any = None,
+    *,
+    chat: bool = False,
+    left: bool = False,
+) -> Call:
+    """Make a call from a string, a list of strings, a tensor, a mapping, a tuple of arguments, or
+    `Args`.
+
+    Strings are padded on the right with a mask, which is exact for causal and recurrent models;
+    with `left` on the left, for generation. With `chat` each string is a user's message, put into
+    the tokenizer's chat template with the prompt for an answer.
     Tensors that lie elsewhere are moved to where the model takes its inputs.
 
     Raises:
@@ -42,12 +61,20 @@ def prepare(model: nn.Module, inputs: Any, tokenizer: Any = None) -> Call:
     if isinstance(inputs, str):
         inputs = [inputs]
     if isinstance(inputs, (list, tuple)) and inputs and all(isinstance(i, str) for i in inputs):
-        kwargs = _tokenized(model, list(inputs), tokenizer)
+        kwargs = _tokenized(model, list(inputs), tokenizer, chat, left)
         call = Call((), {k: v.to(device) for k, v in kwargs.items()}, None)
+    elif chat:
+        raise InputError(
+            f"chat=True puts strings into the tokenizer's template; inputs is a "
+            f"{type(inputs).__name__}. Give strings, or leave chat out."
+        )
     elif isinstance(inputs, Tensor):
         call = Call((_moved(inputs, device),), {}, None)
     elif isinstance(inputs, Mapping):
-        call = Call((), {str(k): _moved(v, device) for k, v in inputs.items()}, None)
+        call = Call((), _keywords(inputs, device), None)
+    elif isinstance(inputs, Args):
+        args = tuple(_moved(v, device) for v in inputs.args)
+        call = Call(args, _keywords(inputs.kwargs, device), None)
     elif isinstance(inputs, tuple):
         call = Call(tuple(_moved(v, device) for v in inputs), {}, None)
     else:
@@ -73,6 +100,28 @@ def _moved(value: Any, device: torch.device) -> Any:
     return value.to(device) if isinstance(value, Tensor) and value.device != device else value
 
 
+_MATRICES = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+"""What a tokenizer gives as lists where nobody asked it for tensors."""
+
+
+def _keywords(inputs: Mapping[Any, Any], device: torch.device) -> dict[str, Any]:
+    return {str(k): _moved(_matrix(str(k), v), device) for k, v in inputs.items()}
+
+
+def _matrix(name: str, value: Any) -> Any:
+    """A tokenizer's list, or list of lists, as a matrix; anything else as it is."""
+    if name not in _MATRICES or not isinstance(value, list):
+        return value
+    rows = value if value and isinstance(value[0], list) else [value]
+    if len({len(row) for row in rows}) > 1:
+        raise InputError(
+            f"{name} has rows of {', '.join(str(len(row)) for row in rows[:5])} tokens, which make "
+            "no tensor: give the strings themselves, or tokenizer(…, padding=True, "
+            'return_tensors="pt").'
+        )
+    return torch.tensor(rows, dtype=torch.int64)
+
+
 def _wrong_kind(inputs: Any) -> Exception:
     if inputs is None or (isinstance(inputs, (list, tuple)) and not inputs):
         return InputError("There is nothing to run: give a string, a tensor, a mapping or a tuple.")
@@ -88,13 +137,17 @@ def _wrong_kind(inputs: Any) -> Exception:
     )
 
 
-def _tokenized(model: nn.Module, texts: list[str], tokenizer: Any) -> dict[str, Tensor]:
+def _tokenized(
+    model: nn.Module, texts: list[str], tokenizer: Any, chat: bool, left: bool
+) -> dict[str, Tensor]:
     if tokenizer is None:
         raise InputError(
             f"{texts[0]!r:.60} is a string, and there is no tokenizer to read it: pass "
             "tokenizer=…, or give the token ids as a tensor."
         )
-    rows: list[Mapping[str, Sequence[int]]] = [tokenizer(text) for text in texts]
+    rows: list[Mapping[str, Sequence[int]]] = [
+        _templated(tokenizer, text) if chat else tokenizer(text) for text in texts
+    ]
     for i, row in enumerate(rows):
         which = f"Prompt {i}" if len(rows) > 1 else "The prompt"
         if not len(row["input_ids"]):
@@ -104,16 +157,32 @@ def _tokenized(model: nn.Module, texts: list[str], tokenizer: Any) -> dict[str, 
     pad = getattr(tokenizer, "pad_token_id", None) or getattr(tokenizer, "eos_token_id", None) or 0
     fill = {"input_ids": pad}
     names = [n for n in rows[0] if all(n in row for row in rows)]
+    names = [n for n in names if n != "attention_mask"]
+
+    def padded(cells: Sequence[int], pad: int) -> list[int]:
+        padding = [pad] * (longest - len(cells))
+        return [*padding, *cells] if left else [*cells, *padding]
+
     batch = {
-        n: torch.tensor(
-            [[*row[n], *[fill.get(n, 0)] * (longest - len(row[n]))] for row in rows],
-            dtype=torch.int64,
-        )
+        n: torch.tensor([padded(row[n], fill.get(n, 0)) for row in rows], dtype=torch.int64)
         for n in names
     }
-    lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-    batch["attention_mask"] = (torch.arange(longest)[None] < lengths[:, None]).long()
+    batch["attention_mask"] = torch.tensor([padded([1] * len(r["input_ids"]), 0) for r in rows])
     return batch
+
+
+def _templated(tokenizer: Any, text: str) -> Mapping[str, Sequence[int]]:
+    """One user's message in the tokenizer's chat template, with the prompt for an answer."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError(
+            f"chat=True: the {type(tokenizer).__name__} has no chat template. Leave chat out, or "
+            "set tokenizer.chat_template."
+        )
+    message = [{"role": "user", "content": text}]
+    made = tokenizer.apply_chat_template(
+        message, add_generation_prompt=True, tokenize=True, return_dict=True
+    )
+    return {"input_ids": list(made["input_ids"])}
 
 
 def _fits_context(model: nn.Module, which: str, length: int) -> None:
@@ -166,8 +235,10 @@ def _tokens(model: nn.Module, call: Call, tokenizer: Any) -> Tokens | None:
     _in_vocabulary(ids, embedding)
     mask = call.kwargs.get("attention_mask")
     real = torch.ones_like(ids, dtype=torch.bool)
-    if isinstance(mask, Tensor) and mask.shape == ids.shape:
-        real = mask.detach().cpu() != 0
+    # Beside a cache the mask covers the tokens in it too; ours are the last ones.
+    if isinstance(mask, Tensor) and mask.dim() == 2 and len(mask) == len(ids):
+        ours = mask.detach().cpu()[:, -ids.shape[1] :]
+        real = ours != 0 if ours.shape == ids.shape else real
     rows = [row[keep].tolist() for row, keep in zip(ids, real, strict=True)]
     return Tokens(ids, real, [token_labels(tokenizer, row) for row in rows])
 

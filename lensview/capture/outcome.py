@@ -13,8 +13,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..errors import InputError
+from ..plan import Plan
 from ..traces.tokens import Tokens
 from ..version import VERSION
+
+
+def check_mode(plan: Plan) -> None:
+    """Refuse a run with gradients where PyTorch keeps no graph.
+
+    Raises:
+        InputError: the caller's grad mode is off, or it is inference mode.
+    """
+    if plan.grad and not torch.is_grad_enabled():
+        mode = "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
+        raise InputError(
+            f"grad=True reads gradients, but this call stands in torch.{mode}(), where PyTorch "
+            "keeps no graph. Call it outside, or leave grad out."
+        )
 
 
 def last_logits(module: nn.Module, output: Any, tokens: Tokens | None) -> Tensor | None:

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import SiteError
+from ..errors import InterventionError, SiteError
+from ..keeping import WHOLE, Cut, cut_at
 from ..modules import CONTAINERS
+from ..plan import Plan
+from ..regions import Frame
 from ..resolve import Target
 from ..taps.hooks import UNCHANGED
 from ..tensors.dense import held_bytes
+from ..traces.gradients import Gradient, watched
 from ..traces.parts import Record
 from ..values import get, main_in
 
@@ -33,17 +38,20 @@ class Copies:
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], tuple[weakref.ref[Tensor], Tensor]] = {}
 
-    def take(self, tensor: Tensor) -> tuple[Tensor, bool]:
-        """A copy that nobody else can write to, and whether it is new."""
+    def take(self, tensor: Tensor, kept: Tensor, cut: Cut) -> tuple[Tensor, bool]:
+        """A copy that nobody else can write to, and whether it is new.
+
+        `kept` is what `cut` leaves of `tensor`.
+        """
         if not _traceable(tensor):
-            return _copied(tensor), True
-        key = _key(tensor)
+            return _copied(kept), True
+        key = (*_key(tensor), cut.part, cut.dtype)
         if (known := self._known.get(key)) is not None:
             source = known[0]()
             # The source must still be what was copied: it can have been given other memory.
-            if source is not None and _key(source) == key:
+            if source is not None and _key(source) == key[:-2]:
                 return known[1], False
-        copy = _copied(tensor)
+        copy = _copied(kept)
         self._known[key] = (weakref.ref(tensor), copy)
         return copy, True
 
@@ -78,6 +86,7 @@ class _Seen:
 
     target: Target
     text: str
+    cut: Cut
     calls: int = 0
     kept: int = 0
     without: str = ""
@@ -88,15 +97,46 @@ class _Seen:
         return self.text if self.calls <= 1 else f"{self.text}@{call}"
 
 
-class Recorder:
-    """Keeps what the targets' values were; one per run."""
+class Stopped(BaseException):
+    """Ends a forward whose asked sites were all seen. No `Exception`: no model catches it."""
 
-    def __init__(self, targets: list[Target], max_bytes: int | None) -> None:
-        self._seen = [_Seen(t, str(t.site.at_call(None))) for t in targets]
+
+@dataclass(frozen=True, eq=False)
+class _Value:
+    """One value that was kept."""
+
+    seen: _Seen
+    call: int
+    tensor: Tensor
+    leaf: tuple[str | int, ...]
+    aligned: bool
+    gradient: Gradient | None
+
+
+class Recorder:
+    """Keeps what the targets' values were; one per run, or per step of a generation.
+
+    Args:
+        targets: what to record.
+        plan: how much to keep, whether gradients are wanted, and whether to stop early.
+        frame: what an index of ``keep=`` may need to know of the run.
+        max_bytes: the plan's limit, or what is left of it.
+    """
+
+    def __init__(
+        self, targets: list[Target], plan: Plan, frame: Frame, max_bytes: int | None
+    ) -> None:
+        self._seen = [
+            _Seen(t, str(t.site.at_call(None)), cut_at(plan.keep, t.site)) for t in targets
+        ]
+        self._plan = plan
+        self.frame = frame
+        self.aligned = True
         self._max_bytes = max_bytes
         self._copies = Copies()
-        self._held = 0
-        self._values: list[tuple[_Seen, int, Tensor, tuple[str | int, ...]]] = []
+        self.held = 0
+        self._awaited = set(range(len(targets)))
+        self._values: list[_Value] = []
 
     def visitor(self, position: int) -> Any:
         """The visitor that records for the target at `position`."""
@@ -105,6 +145,10 @@ class Recorder:
         def visit(call: int, value: Any) -> Any:
             seen.calls = max(seen.calls, call + 1)
             self._record(seen, call, value)
+            if self._plan.stop and seen.target.site.call in (None, call):
+                self._awaited.discard(position)
+                if not self._awaited:
+                    raise Stopped
             return UNCHANGED
 
         return visit
@@ -121,29 +165,48 @@ class Recorder:
             kind = type(get(value, path)).__name__
             seen.without = f"its {site.side} holds no tensor there, but a {kind}."
             return
-        size = held_bytes(tensor)
+        try:
+            kept = self._kept(tensor, seen.cut, str(site))
+        except InterventionError as error:
+            if not seen.target.expanded:
+                raise
+            seen.left_out[call] = f"left out: keep= does not fit it. {error}"
+            return
+        size = held_bytes(kept)
         limited = self._max_bytes is not None and seen.target.expanded
-        if limited and self._held + size > (self._max_bytes or 0):
+        if limited and self.held + size > (self._max_bytes or 0):
             seen.left_out[call] = (
                 f"left out: {size / 2**20:.1f} MiB more would pass the run's limit of "
                 f"{(self._max_bytes or 0) / 2**20:.0f} MiB. Name the site, or raise max_bytes."
             )
             return
-        copy, new = self._copies.take(tensor)
-        self._held += size if new else 0
+        copy, new = self._copies.take(tensor, kept, seen.cut)
+        self.held += size if new else 0
         seen.kept += 1
-        self._values.append((seen, call, copy, path))
+        gradient = None
+        if self._plan.grad:
+            gradient = watched(tensor, partial(seen.cut.of, frame=self.frame, where=str(site)))
+        aligned = self.aligned and seen.cut.keeps_tokens
+        self._values.append(_Value(seen, call, copy, path, aligned, gradient))
+
+    def _kept(self, tensor: Tensor, cut: Cut, where: str) -> Tensor:
+        if cut is WHOLE:
+            return tensor
+        with torch.no_grad():
+            return cut.of(tensor.detach(), self.frame, f"keep= at {where}")
 
     # --- after the run -----------------------------------------------------------------------
 
     def records(self) -> dict[str, Record]:
         """The records by canonical text, in the order in which the values passed."""
         result: dict[str, Record] = {}
-        for seen, call, tensor, leaf in self._values:
-            text = seen.text_of(call)
+        for value in self._values:
+            seen, text = value.seen, value.seen.text_of(value.call)
             if text not in result:
-                site = seen.target.site.at_call(call if seen.calls > 1 else None)
-                result[text] = Record(site, tensor, leaf)
+                site = seen.target.site.at_call(value.call if seen.calls > 1 else None)
+                result[text] = Record(
+                    site, value.tensor, value.leaf, seen.cut.part, value.aligned, value.gradient
+                )
         return result
 
     def calls(self) -> dict[str, int]:
@@ -153,8 +216,9 @@ class Recorder:
     def asked(self) -> dict[str, tuple[str, ...]]:
         """What each text that was asked for turned out to mean."""
         result: dict[str, dict[str, None]] = {}
-        for seen, call, _, _ in self._values:
-            result.setdefault(seen.target.asked, {})[seen.text_of(call)] = None
+        for value in self._values:
+            seen = value.seen
+            result.setdefault(seen.target.asked, {})[seen.text_of(value.call)] = None
         return {text: tuple(sites) for text, sites in result.items()}
 
     def missed(self) -> dict[str, str]:
@@ -166,7 +230,7 @@ class Recorder:
             nothing = not seen.kept and not seen.left_out
             if nothing and not (seen.target.expanded and seen.calls):
                 result[str(seen.target.site)] = _reason(seen)
-        held = {seen.text_of(call) for seen, call, _, _ in self._values}
+        held = {value.seen.text_of(value.call) for value in self._values}
         return {site: reason for site, reason in result.items() if site not in held}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from ..errors import LensWarning
 from ..interventions import Intervention
 from ..modules import blocks, index
 from ..plan import Plan
+from ..regions import Frame
 from ..resolve import Target, resolve
 from ..taps.hooks import Point, taps
 from ..traces.parts import Parts
@@ -27,9 +29,10 @@ from ..watch import Watch
 from ..wrappers.findings import refuse
 from ..wrappers.unwrap import eagerly, unwrap
 from .editor import Editor
+from .estimate import within
 from .inputs import Call, prepare
-from .outcome import described, last_logits
-from .recorder import Recorder
+from .outcome import check_mode, described, last_logits
+from .recorder import Recorder, Stopped
 
 
 def trace(
@@ -39,7 +42,11 @@ def trace(
     interventions: Intervention | Iterable[Intervention] = (),
     *,
     tokenizer: Any = None,
+    chat: bool = False,
     keep_output: bool = False,
+    keep: Any = None,
+    grad: bool = False,
+    stop: bool = False,
     max_bytes: int | None = None,
     watch: Watch | None = None,
 ) -> Trace:
@@ -53,13 +60,25 @@ def trace(
         model: an ``nn.Module``; DataParallel, DDP and ``torch.compile`` wrappers are looked
             through.
         inputs: a string or a list of strings (with a tokenizer), a tensor, a mapping of keyword
-            arguments, or a tuple of positional ones.
+            arguments, a tuple of positional ones, or `Args` for both at once.
         sites: what to record, by name or glob; ``"**"`` is every module's output.
         interventions: changes to apply, in this order at each site.
         tokenizer: reads strings and spells tokens; any callable tokenizer of transformers.
+        chat: each string is a user's message in the tokenizer's chat template.
         keep_output: keep the model's whole output as ``trace.output``.
+        keep: keep less of each value: an index as interventions take it (``lv.at(token=-1)``; an
+            int keeps its dim), a floating dtype, or a mapping of globs to either. Where an index
+            does not fit a value that a glob found, it is in ``trace.missed``.
+        grad: run in the caller's grad mode instead of ``no_grad``; `output` is kept, and after the
+            caller's ``backward`` on a loss made from it, ``trace.grad(site)`` reads. Backward
+            computes checkpointed parts again, which adds no calls. Records stay plain copies.
+        stop: end the forward once every site was seen: a site without ``@call`` at its first
+            call, each site of a glob at its own. Such a trace has no output and no logits, and
+            ``trace.meta["stopped"]`` is true; a cache that the caller passed in is left filled for
+            the modules that ran, and for them alone. What is never called lets the run go on.
         max_bytes: of what globs find, leave out records beyond this many bytes; they are listed
-            in ``trace.missed``. Sites asked for by name are always kept.
+            in ``trace.missed``. Where the sites asked for by name need more, by an estimate before
+            the run (see `estimate`), it is refused; one that cannot be estimated is run.
         watch: follows the run and can cancel it.
 
     Returns:
@@ -70,10 +89,20 @@ def trace(
         CaptureUnsupportedError: the model cannot be shown whole; lists every reason.
         SiteError: a site that does not exist, before the run, with near matches.
         InterventionError: an intervention that does not fit; names site, shapes and rule.
+        LimitError: the sites asked for by name need more than `max_bytes`; lists the largest.
         RunCancelled: `watch` was cancelled.
     """
-    plan = Plan.make(sites, interventions, keep_output=keep_output, max_bytes=max_bytes)
-    return run(model, inputs, plan, tokenizer=tokenizer, watch=watch)
+    plan = Plan.make(
+        sites,
+        interventions,
+        keep_output=keep_output,
+        max_bytes=max_bytes,
+        keep=keep,
+        grad=grad,
+        stop=stop,
+    )
+    within(model, inputs, plan, tokenizer=tokenizer, chat=chat)
+    return run(model, inputs, plan, tokenizer=tokenizer, chat=chat, watch=watch)
 
 
 def extract(
@@ -83,6 +112,9 @@ def extract(
     interventions: Intervention | Iterable[Intervention] = (),
     *,
     tokenizer: Any = None,
+    chat: bool = False,
+    keep: Any = None,
+    stop: bool = False,
     watch: Watch | None = None,
 ) -> dict[str, Tensor]:
     """The tensors at `sites`, keyed by the texts asked for; a glob's by their canonical texts.
@@ -95,7 +127,17 @@ def extract(
         NotRecordedError: a site that was never seen, with the reason.
     """
     asked = (sites,) if isinstance(sites, str) else tuple(sites)
-    seen = trace(model, inputs, asked, interventions, tokenizer=tokenizer, watch=watch)
+    seen = trace(
+        model,
+        inputs,
+        asked,
+        interventions,
+        tokenizer=tokenizer,
+        chat=chat,
+        keep=keep,
+        stop=stop,
+        watch=watch,
+    )
     return extracted(seen, asked)
 
 
@@ -105,30 +147,39 @@ def run(
     plan: Plan,
     *,
     tokenizer: Any = None,
+    chat: bool = False,
     watch: Watch | None = None,
 ) -> Trace:
     """One forward of `model` under `plan`; see `trace`."""
     module = unwrap(model)
-    call = prepare(module, inputs, tokenizer)
+    check_mode(plan)
+    call = prepare(module, inputs, tokenizer, chat=chat)
     modules = index(module)
     refuse(modules)
     targets = resolve(plan.sites, modules)
     mask = None if call.tokens is None else call.tokens.mask
-    editor = Editor(module, modules, plan.interventions, mask)
-    recorder = Recorder(targets, plan.max_bytes)
+    editor = Editor(module, modules, plan.interventions, mask, plan.grad)
+    recorder = Recorder(targets, plan, Frame(mask), plan.max_bytes)
     points = _points(targets, recorder, editor, module, watch)
     started = time.time()
-    output = _forward(module, call, points)
+    output, stopped = _forward(module, call, points, plan.grad)
     if watch is not None:
         watch.check()
     result = _trace(module, plan, call, recorder, editor, output, tokenizer, started)
+    if stopped:
+        result.meta["stopped"] = True
     _warn_of_idle(result)
     return result
 
 
-def _forward(module: nn.Module, call: Call, points: list[Point]) -> Any:
-    with torch.no_grad(), eagerly(module), taps(module, points):
-        return module(*call.args, **call.kwargs)
+def _forward(module: nn.Module, call: Call, points: list[Point], grad: bool) -> tuple[Any, bool]:
+    """The output, and whether the forward was ended early (then there is none)."""
+    mode = nullcontext() if grad else torch.no_grad()
+    try:
+        with mode, eagerly(module), taps(module, points):
+            return module(*call.args, **call.kwargs), False
+    except Stopped:
+        return None, True
 
 
 def _points(
@@ -188,7 +239,7 @@ def _trace(
             reports=editor.reports(),
             tokens=call.tokens,
             logits=last_logits(module, output, call.tokens),
-            output=output if plan.keep_output else None,
+            output=output if plan.keep_output or plan.grad else None,
             meta=described(module, started),
             spell=speller(tokenizer),
         )

@@ -147,8 +147,11 @@ class _Tap:
 
 
 @contextmanager
-def taps(root: nn.Module, points: Sequence[Point]) -> Iterator[None]:
+def taps(root: nn.Module, points: Sequence[Point]) -> Iterator[Callable[[], None]]:
     """Hold hooks on the points' modules for the length of one run of `root` on this thread.
+
+    Gives a function that counts the calls from 0 again, for runs of several forwards: it is to be
+    called between two of them.
 
     On the way out, by whatever way, every module has the hooks that it had before.
 
@@ -162,11 +165,16 @@ def taps(root: nn.Module, points: Sequence[Point]) -> Iterator[None]:
         with _registering:
             for module, tap in held:
                 _install(module, tap)
-        yield
+        yield lambda: _restart(held)
     finally:
         _remove_all(held, run)
     if run.failures:
         raise run.failures[0]
+
+
+def _restart(held: Sequence[tuple[nn.Module, _Tap]]) -> None:
+    for _, tap in held:
+        tap.calls = 0
 
 
 def _install(module: nn.Module, tap: _Tap) -> None:
