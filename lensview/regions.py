@@ -211,11 +211,15 @@ def _held(
     where: str,
 ) -> list[Region]:
     """One region for each row that holds any of the selected tokens of the whole sequence."""
+    if isinstance(token, tuple) and len(set(token)) < len(token):
+        raise InterventionError(f"{where}: the list {list(token)} names a token twice.")
     result = []
     for position, r in enumerate(rows):
         columns = {place: c for c, place in enumerate(places[r].tolist()) if place >= 0}
         chosen = _places(token, max(columns, default=-1) + 1)
-        picks = tuple(i for i, place in enumerate(chosen) if place in columns)
+        # 8 and -1 are one token in the step that ends with it.
+        first = {place: i for i, place in reversed(list(enumerate(chosen)))}
+        picks = tuple(i for i, p in enumerate(chosen) if p in columns and first[p] == i)
         if picks:
             here = tuple(columns[chosen[i]] for i in picks)
             grid = _one_list(_grid([r, here, *items[2:]], shape, where), where)

@@ -6,12 +6,12 @@ become the run's reports. What an operation does is `interventions.py`'s.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..errors import InterventionError, SiteError
@@ -104,9 +104,11 @@ def not_recomputed(intervention: Intervention, site: Site) -> None:
     Raises:
         InterventionError: the module runs inside a checkpointed part.
     """
-    look: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    pair = look(False) if look is not None else None
-    if pair and getattr(pair[0], "__module__", "") == "torch.utils.checkpoint":
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__") != "torch.utils.checkpoint":
+            continue
         raise InterventionError(
             f"{intervention.op} at {site}: it is inside a part under gradient checkpointing, which "
             "backward computes again, without the change: gradients would be of another model. "
