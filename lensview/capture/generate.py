@@ -24,23 +24,12 @@ from ..traces.parts import InterventionReport
 from ..watch import Watch
 from ..wrappers.findings import refuse
 from ..wrappers.unwrap import eagerly, unwrap
+from .decoding import check, eos_ids, has_beams
 from .editor import Editor
 from .generation import Ending, Generation, Reason, Steps
 from .inputs import prepare
-from .steps import Sequences, Stepper
-
-_SEVERAL_FORWARDS = (
-    "assistant_model",
-    "assistant_early_exit",
-    "prompt_lookup_num_tokens",
-    "use_mtp",
-    "custom_generate",
-    "penalty_alpha",
-    "dola_layers",
-    "prefill_chunk_size",
-    "guidance_scale",
-)
-"""Options of ``generate`` under which a forward is not a step that gives each row one token."""
+from .sequences import Sequences
+from .steps import Stepper
 
 
 def generate(
@@ -94,7 +83,7 @@ def generate(
     """
     plan = Plan.make(sites, interventions, keep=keep, max_bytes=max_bytes)
     module = unwrap(model)
-    _check(module, generate_kwargs, max_new_tokens)
+    check(module, generate_kwargs, max_new_tokens)
     call = prepare(module, inputs, tokenizer, chat=chat, left=True)
     if len(call.args) > 1:
         raise InputError(
@@ -108,8 +97,8 @@ def generate(
     options = {"do_sample": False, **generate_kwargs}
     if "generation_config" in generate_kwargs and "do_sample" not in generate_kwargs:
         del options["do_sample"]
-    eos = _eos(module, options)
-    sequences = Sequences(module, call, eos, _beams(module, options))
+    eos = eos_ids(module, options)
+    sequences = Sequences(module, call, eos, has_beams(module, options))
     stepper = Stepper(module, plan, targets, editor, call, tokenizer, sequences)
     points = _points(stepper, module, watch, max_new_tokens)
     with torch.no_grad(), eagerly(module), taps(module, points) as restart:
@@ -122,51 +111,6 @@ def generate(
     result = _result(stepper, output, eos, max_new_tokens, tokenizer)
     _warn_of_idle(result.reports)
     return result
-
-
-def _check(module: nn.Module, options: dict[str, Any], max_new_tokens: int) -> None:
-    can = getattr(module, "can_generate", None)
-    if not callable(getattr(module, "generate", None)) or (callable(can) and not can()):
-        raise InputError(
-            f"The {type(module).__name__} cannot generate: it has no generate() of transformers. "
-            "Give the model with its language head, or use lv.trace."
-        )
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int):
-        raise InputError(f"max_new_tokens is an int of 1 or more, not {max_new_tokens!r}.")
-    if max_new_tokens < 1:
-        raise InputError(f"max_new_tokens is {max_new_tokens}; at least 1 token is generated.")
-    given = {**_configured(options.get("generation_config")), **options}
-    found = [n for n in _SEVERAL_FORWARDS if given.get(n) not in (None, False, 1, 1.0)]
-    if found:
-        raise InputError(
-            f"{', '.join(found)}: under this option the model's forwards are not steps that give "
-            "each row one token, so step i would not be token i. Generate without it."
-        )
-
-
-def _configured(config: Any) -> dict[str, Any]:
-    return {} if config is None else {n: getattr(config, n, None) for n in _SEVERAL_FORWARDS}
-
-
-def _eos(module: nn.Module, options: dict[str, Any]) -> tuple[int, ...]:
-    """The ids that end a sequence, by the order in which ``generate`` looks for them."""
-    own = getattr(module, "generation_config", None)
-    found = getattr(options.get("generation_config"), "eos_token_id", None)
-    if found is None:
-        found = getattr(own, "eos_token_id", None)
-    found = options.get("eos_token_id", found)
-    if found is None:
-        return ()
-    if isinstance(found, Tensor):
-        found = found.tolist()
-    return tuple(found) if isinstance(found, (list, tuple)) else (int(found),)
-
-
-def _beams(module: nn.Module, options: dict[str, Any]) -> bool:
-    found = getattr(options.get("generation_config"), "num_beams", None)
-    if found is None:
-        found = getattr(getattr(module, "generation_config", None), "num_beams", None)
-    return (options.get("num_beams", found) or 1) > 1
 
 
 def _points(

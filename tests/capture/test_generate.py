@@ -51,7 +51,7 @@ def tiny_t5() -> Any:
     import transformers as tf
 
     torch.manual_seed(0)
-    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 2, "num_heads": 4}
+    sizes: dict[str, Any] = {"d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 2, "num_heads": 4}
     start: dict[str, Any] = {"decoder_start_token_id": 0}
     config = tf.T5Config(vocab_size=101, **sizes, **start)
     model = tf.T5ForConditionalGeneration(config)

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import lensview as lv
-from lensview.capture.inputs import context_length, input_device
+from lensview.capture.inputs import input_device
+from lensview.capture.strings import context_length
 
 TEXTS = ["The capital of France is", "Yes", "One two three four five six seven"]
 
