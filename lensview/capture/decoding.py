@@ -27,6 +27,12 @@ _SEVERAL_FORWARDS = (
 
 
 def check(module: nn.Module, options: dict[str, Any], max_new_tokens: int) -> None:
+    """Refuse what has no steps, before any forward.
+
+    Raises:
+        InputError: the model has no ``generate``, no token is asked for, or an option under which
+            a forward is not a step.
+    """
     can = getattr(module, "can_generate", None)
     if not callable(getattr(module, "generate", None)) or (callable(can) and not can()):
         raise InputError(
@@ -65,6 +71,7 @@ def eos_ids(module: nn.Module, options: dict[str, Any]) -> tuple[int, ...]:
 
 
 def has_beams(module: nn.Module, options: dict[str, Any]) -> bool:
+    """Whether rows of the forwards are beams."""
     found = getattr(options.get("generation_config"), "num_beams", None)
     if found is None:
         found = getattr(getattr(module, "generation_config", None), "num_beams", None)

@@ -1,7 +1,7 @@
 """Inputs: from what a caller writes to the arguments of a forward.
 
-Owns tokenizing so that every row of a batch equals its own single run, the checks before a run,
-and the tokens that a run is labelled with. It runs nothing.
+Owns the forms that inputs may have, the checks before a run, and the tokens that a run is labelled
+with. Reading prompts is `strings.py`'s. It runs nothing.
 """
 
 from __future__ import annotations

@@ -17,6 +17,14 @@ from ..errors import InputError
 def tokenized(
     model: nn.Module, texts: list[str], tokenizer: Any, chat: bool, left: bool
 ) -> dict[str, Tensor]:
+    """The prompts as int64 matrices (B, T) by name, ``attention_mask`` among them.
+
+    Each prompt is read by a call of its own, and padded on the `left` or the right. With `chat` it
+    is a user's message in the tokenizer's template.
+
+    Raises:
+        InputError: no tokenizer, no template, an empty prompt, or one beyond the context.
+    """
     if tokenizer is None:
         raise InputError(
             f"{texts[0]!r:.60} is a string, and there is no tokenizer to read it: pass "
@@ -73,7 +81,7 @@ def _fits_context(model: nn.Module, which: str, length: int) -> None:
 
 def context_length(model: nn.Module) -> int | None:
     """How many tokens the model's configuration allows, or None where it does not say."""
-    config = text_config(model)
+    config = _text_config(model)
     for name in ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length"):
         limit = getattr(config, name, None)
         if isinstance(limit, int) and limit > 0:
@@ -81,7 +89,7 @@ def context_length(model: nn.Module) -> int | None:
     return None
 
 
-def text_config(model: nn.Module) -> Any:
+def _text_config(model: nn.Module) -> Any:
     config = getattr(model, "config", None)
     get = getattr(config, "get_text_config", None)
     return get() if callable(get) else config
