@@ -9,6 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .capture.effects import Effect, effects
+from .capture.estimate import Estimate, estimate
+from .capture.generate import generate
+from .capture.generation import Ending, Generation
+from .capture.inputs import Args
 from .capture.run import extract, trace
 from .capture.source import Source, source
 from .errors import (
@@ -18,6 +22,7 @@ from .errors import (
     InterventionError,
     LensError,
     LensWarning,
+    LimitError,
     MissingExtraError,
     NotRecordedError,
     RunCancelled,
@@ -69,19 +74,24 @@ _LATER = {
 }
 
 __all__ = [
+    "Args",
     "CaptureUnsupportedError",
     "Diff",
     "DistributedCaptureUnsupportedError",
     "Effect",
+    "Ending",
+    "Estimate",
     "Explorer",
     "Finding",
     "Findings",
+    "Generation",
     "IdleInterventionError",
     "InputError",
     "Intervention",
     "InterventionError",
     "LensError",
     "LensWarning",
+    "LimitError",
     "LocalSession",
     "MissingExtraError",
     "NotRecordedError",
@@ -104,10 +114,12 @@ __all__ = [
     "clamp",
     "demo",
     "effects",
+    "estimate",
     "explore",
     "extract",
     "figures",
     "findings",
+    "generate",
     "load",
     "load_ipython_extension",
     "mean",

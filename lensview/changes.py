@@ -16,8 +16,9 @@ from torch import Tensor
 
 from .errors import InterventionError, RunCancelled
 from .functions import Function
+from .indices import index_text
 from .interventions import Intervention
-from .regions import Frame, Region, regions
+from .regions import Frame, Region, positions, regions
 from .sites import Site
 from .sources import PatchSource
 from .streams import normal
@@ -50,32 +51,50 @@ class Piece:
         value = self.intervention.args[name]
         if not isinstance(value, Tensor):
             return value if isinstance(value, (int, float)) else float(value)
+        if self.region.whole is not None:
+            _check_shape(value, (*self.region.whole, *self.old.shape[2:]), self.where)
+            return self.like_old(_held_part(value, self.region))
         rows = self.parts if self.region.row is not None else None
         whole = (rows, *self.old.shape[1:]) if rows is not None else tuple(self.old.shape)
         _check_shape(value, whole, self.where)
         if rows is not None and value.dim() > 1 and value.shape[0] > 1:
             value = value[self.region.row : self.region.row + 1]  # type: ignore[operator]
-        return value.detach().to(device=self.old.device, dtype=self.old.dtype)
+        return self.like_old(value)
 
     def cut(self, whole: Tensor) -> Tensor:
         """This region of a tensor of the value's whole shape."""
         return whole[self.region.grid] if self.region.grid else whole
 
     def like_old(self, new: Tensor) -> Tensor:
-        """`new` in the activation's dtype, on its device."""
-        return new.detach().to(device=self.old.device, dtype=self.old.dtype)
+        """`new` in the activation's dtype, on its device; its graph is followed in a grad mode."""
+        kept = new if torch.is_grad_enabled() else new.detach()
+        return kept.to(device=self.old.device, dtype=self.old.dtype)
+
+
+def _held_part(value: Tensor, region: Region) -> Tensor:
+    """What of `value`, which fits the whole selection, is for the tokens that are here."""
+    if value.dim() > 1 and value.shape[0] > 1:
+        value = value[region.row : region.row + 1]  # type: ignore[operator]
+    if value.dim() > 1 and value.shape[1] > 1:
+        value = value[:, list(region.picks)]
+    return value
 
 
 def _patched(piece: Piece) -> Tensor:
     source: PatchSource = piece.intervention.args["source"]
     there = source.at(piece.site)
     mask = source.mask if source.mask is not None else piece.frame.mask
+    places = None
+    if piece.region.whole is not None and mask is not None:
+        places = positions(mask)
     parts = regions(
         piece.intervention.index,
         there.shape,
-        replace(piece.frame, mask=mask),
+        replace(piece.frame, mask=mask, positions=places),
         f"{piece.where}, in the source",
     )
+    if piece.region.whole is not None:
+        return piece.like_old(_patch_part(piece, there, parts).detach())
     part = parts[piece.position % len(parts)] if len(parts) == piece.parts else None
     new = None if part is None else there[part.grid] if part.grid else there
     if new is None or new.shape != piece.old.shape:
@@ -90,7 +109,20 @@ def _patched(piece: Piece) -> Tensor:
         raise InterventionError(
             f"{piece.where}: the source is {new.dtype}, which a value of {piece.old.dtype} rounds."
         )
-    return piece.like_old(new)
+    return piece.like_old(new.detach())
+
+
+def _patch_part(piece: Piece, there: Tensor, parts: list[Region]) -> Tensor:
+    """The tokens of a patch's source that this step of a run holds."""
+    for part in parts:
+        if part.row == piece.region.row and set(piece.region.picks) <= set(part.picks):
+            new = there[part.grid][:, [part.picks.index(i) for i in piece.region.picks]]
+            if new.shape == piece.old.shape:
+                return new
+    raise InterventionError(
+        f"{piece.where}: the source, of shape {tuple(there.shape)}, does not hold the tokens that "
+        f"[{index_text(piece.intervention.index)}] means in this step, or is of another shape."
+    )
 
 
 def _averaged(piece: Piece) -> Tensor:

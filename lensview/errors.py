@@ -51,6 +51,10 @@ class InputError(LensError, ValueError):
     """The inputs of a run cannot be run as they are."""
 
 
+class LimitError(LensError, MemoryError):
+    """A run would keep more than it may; it was not started."""
+
+
 class NotRecordedError(LensError, KeyError):
     """A trace was asked for a site that it does not hold."""
 

@@ -255,8 +255,8 @@ def _make(op: str, site: str, index: Any, **args: Any) -> Intervention:
             )
     if op == "clamp" and any(isinstance(v, Tensor) for v in args.values()):
         raise InterventionError(f"clamp at {where}: low and high are numbers.")
-    kept = {n: v.detach() if isinstance(v, Tensor) else v for n, v in args.items()}
-    return _intervention(op, site, index, **kept)
+    # A tensor that needs a gradient keeps its graph, for runs with grad=True.
+    return _intervention(op, site, index, **args)
 
 
 def _intervention(op: str, site: str, index: Any, **args: Any) -> Intervention:

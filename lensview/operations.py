@@ -13,6 +13,7 @@ from torch import Tensor
 from .changes import CHANGES, Piece
 from .errors import InterventionError
 from .functions import Function
+from .indices import At
 from .interventions import Intervention, short
 from .regions import Frame, regions
 from .sites import Site
@@ -69,6 +70,14 @@ def overflowed(before: Tensor, after: Tensor) -> Tensor:
         return torch.zeros((), dtype=torch.int64, device=before.device)
     # Times 0, what is finite is 0 and the rest is NaN: half the price of `isfinite`.
     return ((_wide(before) * 0 == 0) & (_wide(after) * 0 != 0)).sum()
+
+
+def elsewhere(intervention: Intervention, tensor: Tensor, site: Site, frame: Frame) -> bool:
+    """Whether all tokens that the intervention means are in other steps than this one."""
+    index = intervention.index
+    if frame.positions is None or not isinstance(index, At) or index.token is None:
+        return False
+    return not regions(index, tensor.shape, frame, f"{intervention.op} at {site}")
 
 
 def _narrow(tensor: Tensor) -> bool:

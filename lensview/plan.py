@@ -15,6 +15,9 @@ from torch import Tensor
 from .errors import InterventionError, SiteError
 from .indices import index_text, parse_index
 from .interventions import OPERATIONS, Intervention
+from .keeping import Keep, keeping
+from .keeping import read as read_keep
+from .keeping import written as written_keep
 from .portable import read, write
 from .sites import Site
 
@@ -29,12 +32,18 @@ class Plan:
         keep_output: keep the model's whole output as ``trace.output``.
         max_bytes: of what globs find, records beyond this many bytes are left out and listed in
             ``trace.missed``; sites asked for by name are always kept. None has no limit.
+        keep: how much of each value is kept (see `keeping`); () keeps all.
+        grad: run in the caller's grad mode and watch the gradients at the sites.
+        stop: end the forward as soon as every site was seen.
     """
 
     sites: tuple[str, ...] = ()
     interventions: tuple[Intervention, ...] = ()
     keep_output: bool = False
     max_bytes: int | None = None
+    keep: Keep = ()
+    grad: bool = False
+    stop: bool = False
 
     @classmethod
     def make(
@@ -44,12 +53,16 @@ class Plan:
         *,
         keep_output: bool = False,
         max_bytes: int | None = None,
+        keep: Any = None,
+        grad: bool = False,
+        stop: bool = False,
     ) -> Plan:
         """A plan from what a caller writes: one site or many, one intervention or many.
 
         Raises:
             SiteError: a text is not a site.
             InterventionError: something in `interventions` is not one.
+            InputError: `keep` is none of an index, a dtype and a mapping of globs to either.
         """
         texts = (sites,) if isinstance(sites, str) else _listed(sites, "sites", "site texts")
         for text in texts:
@@ -68,7 +81,7 @@ class Plan:
                     f"{edit!r} is a {type(edit).__name__}, not an intervention; make one with "
                     f"{', '.join('lv.' + o for o in OPERATIONS)}."
                 )
-        return cls(texts, edits, keep_output, max_bytes)
+        return cls(texts, edits, keep_output, max_bytes, keeping(keep), grad, stop)
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The plan as a JSON object, and the tensors that it refers to by name."""
@@ -78,6 +91,9 @@ class Plan:
             "interventions": [_written(i, tensors) for i in self.interventions],
             "keep_output": self.keep_output,
             "max_bytes": self.max_bytes,
+            "keep": written_keep(self.keep),
+            "grad": self.grad,
+            "stop": self.stop,
         }
         return body, tensors
 
@@ -89,7 +105,16 @@ class Plan:
             InterventionError: an operation that this version does not have.
         """
         edits = tuple(_read(i, tensors) for i in body["interventions"])
-        return cls(tuple(body["sites"]), edits, body["keep_output"], body["max_bytes"])
+        return cls(
+            tuple(body["sites"]),
+            edits,
+            body["keep_output"],
+            body["max_bytes"],
+            # Plans of earlier versions have none of these.
+            read_keep(body.get("keep", [])),
+            body.get("grad", False),
+            body.get("stop", False),
+        )
 
 
 def _listed(value: Any, name: str, of: str) -> tuple[Any, ...]:

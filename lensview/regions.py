@@ -30,12 +30,17 @@ class Frame:
         maps: how many heads dim 1 of attention weights (B, H, T, T) has at this site, or None
             where the value is none.
         step: the decode step, 0 for a forward and a prefill; noise has a stream for each.
+        positions: int64 (B, T), for each column its place among the real tokens of the whole
+            sequence, -1 at padding. Given where a run is one step of several and may hold only a
+            part of the sequence; then tokens count in the sequence, and those that are not here
+            are passed over. None: the run holds the sequence, and counts in `mask`.
     """
 
     mask: Tensor | None = None
     heads: int | None = None
     maps: int | None = None
     step: int = 0
+    positions: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,15 @@ class Region:
 
     `row` is None where this region is the whole selection; otherwise it is the row that this
     region stands for in it (token indices fall on other columns in each batch row).
+
+    `whole` is how many rows and tokens the selection has where only a part of its tokens is here,
+    and `picks` are which of them; see `Frame.positions`.
     """
 
     grid: Grid
     row: int | None = None
+    whole: tuple[int, int] | None = None
+    picks: tuple[int, ...] = ()
 
 
 def regions(index: Index, shape: Sequence[int], frame: Frame, where: str) -> list[Region]:
@@ -202,6 +212,8 @@ def _tokens(
         "(attention by heads has them in dim 2): index the dim itself.",
     )
     rows = _numbers(items[0], shape[0], f"the {shape[0]} batch rows", where)
+    if frame.positions is not None:
+        return _held(token, rows, items, shape, frame.positions, where)
     columns: dict[int, list[int]] = {}
     for r in rows:
         real: list[int] = mask[r].nonzero().flatten().tolist()
@@ -215,6 +227,49 @@ def _tokens(
         grid = _grid([r, tuple(columns[r]), *items[2:]], shape, where)
         result.append(Region(_one_list(grid, where), position))
     return result
+
+
+def positions(mask: Tensor) -> Tensor:
+    """int64 (B, T): each column's place among the real tokens of its row, -1 at padding."""
+    return (mask.long().cumsum(1) - 1).masked_fill(~mask, -1)
+
+
+def _held(
+    token: Item,
+    rows: list[int],
+    items: list[Item],
+    shape: Sequence[int],
+    places: Tensor,
+    where: str,
+) -> list[Region]:
+    """One region for each row that holds any of the selected tokens of the whole sequence."""
+    if isinstance(token, tuple) and len(set(token)) < len(token):
+        raise InterventionError(f"{where}: the list {list(token)} names a token twice.")
+    result = []
+    for position, r in enumerate(rows):
+        columns = {place: c for c, place in enumerate(places[r].tolist()) if place >= 0}
+        chosen = _places(token, max(columns, default=-1) + 1)
+        # 8 and -1 are one token in the step that ends with it.
+        first = {place: i for i, place in reversed(list(enumerate(chosen)))}
+        picks = tuple(i for i, p in enumerate(chosen) if p in columns and first[p] == i)
+        if picks:
+            here = tuple(columns[chosen[i]] for i in picks)
+            grid = _one_list(_grid([r, here, *items[2:]], shape, where), where)
+            result.append(Region(grid, position, (len(rows), len(chosen)), picks))
+    return result
+
+
+def _places(token: Item, length: int) -> Sequence[int]:
+    """The places that `token` means in a sequence of `length` so far; later ones may be beyond."""
+    if isinstance(token, slice):
+        start, stop = token.start or 0, length if token.stop is None else token.stop
+        start, stop = (b + length if b < 0 else b for b in (start, stop))
+        return range(max(start, 0), max(stop, 0), token.step or 1)
+    if token is Ellipsis:
+        return range(length)
+    assert isinstance(token, (int, tuple))
+    several = token if isinstance(token, tuple) else (token,)
+    return [t + length if t < 0 else t for t in several]
 
 
 def _one_list(grid: Grid, where: str) -> Grid:

@@ -64,7 +64,7 @@ def patch_source(op: str, text: str, source: Any) -> PatchSource:
         fits = pattern.fullmatch(site.path) and wanted.takes_op(site.op, site.op_index)
         fits = fits and wanted.call in (None, site.call)
         if fits and (site.side, site.leaf) == (wanted.side, wanted.leaf):
-            found[str(site)] = source[key]
+            found[str(site)] = _whole(source, key)
     if not found:
         raise NotRecordedError(
             f"{op}: the source holds no {wanted} among its {len(source)} sites."
@@ -196,3 +196,15 @@ def _shown(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"({', '.join(_shown(v) for _, v in members)})"
     return f"{type(value).__name__}({', '.join(f'{k}={_shown(v)}' for k, v in members)})"
+
+
+def _whole(source: Mapping[str, Any], key: str) -> Any:
+    """The source's tensor at `key`, if it is the whole value: an index could not tell."""
+    part = getattr(source.record(key), "part", "") if hasattr(source, "record") else ""
+    if part:
+        raise InterventionError(
+            f"patch at {key}: the source kept only [{part}] of the value there (keep=), so an "
+            "index would fall on other elements. Give the tensor itself with lv.put, or record "
+            "the source without keep=."
+        )
+    return source[key]

@@ -23,7 +23,7 @@ MAX_BUNDLE_BYTES = 150_000
 
 GROUND = (
     "errors version watch sites resolve values modules indices regions sources functions streams "
-    "portable returns interventions changes operations plan tensors"
+    "portable returns interventions changes operations keeping plan tensors"
 )
 FLOORS = (
     {*GROUND.split(), "demo_model"},

@@ -36,7 +36,7 @@ def test_the_page_on_sites(demo_model: tuple[Any, Any], tmp_path: Path) -> None:
     model, tokenizer = demo_model
     other = lv.trace(model, "The capital of Spain is", "**.mlp", tokenizer=tokenizer)
     names = {"lv": lv, "model": model, "inputs": "The capital of France is", "other": other}
-    (block,) = python_blocks("docs/sites-and-interventions.md")
+    block = "\n".join(python_blocks("docs/sites-and-interventions.md"))
     block = block.replace("tokenizer=None", "tokenizer=tokenizer")
     block = block.replace("run.safetensors", str(tmp_path / "run.safetensors"))
     exec(compile(block, "docs", "exec"), {**names, "tokenizer": tokenizer})

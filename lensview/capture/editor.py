@@ -7,9 +7,11 @@ is `givers.py`'s.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from functools import partial
 from typing import Any
 
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 
 from ..errors import InterventionError, SiteError
 from ..interventions import Intervention
-from ..operations import apply, overflowed
+from ..operations import apply, elsewhere, overflowed
 from ..regions import Frame
 from ..resolve import Target, resolve
 from ..sites import Site
@@ -62,14 +64,27 @@ class Editor:
         modules: Mapping[str, nn.Module],
         interventions: tuple[Intervention, ...],
         tokens: Tokens | None,
+        grad: bool = False,
     ) -> None:
         self._config = getattr(model, "config", None)
-        self._tokens = tokens
+        self._scope = tokens
+        self._frame = Frame(None if tokens is None else tokens.mask)
+        self._grad = grad
         self._edits = [_Edit(i, resolve([i.site], modules)) for i in interventions]
         for edit in self._edits:
             for target in edit.targets if edit.skips else ():
                 with _naming(edit.intervention):
                     check_skip(edit.intervention, target.site, target.module)
+
+    def see(self, frame: Frame) -> None:
+        """What the values that pass from here on hold of the run's tokens."""
+        self._frame = frame
+
+    def restart(self) -> None:
+        """Count from 0 again, for the next step of a generation."""
+        for edit in self._edits:
+            edit.calls, edit.met = 0, 0
+            edit.changed, edit.overflowed = [], []
 
     def visitors(self) -> Iterator[tuple[Target, Visitor]]:
         """Every target at a module's side with its visitor; at one module they come in the order
@@ -100,17 +115,23 @@ class Editor:
         ]
 
     def _visitor(self, edit: _Edit, site: Site) -> Visitor:
-        covered = self._tokens is not None and self._tokens.cover(site.path)
-        mask = self._tokens.mask if self._tokens is not None and covered else None
-        frame = Frame(mask, heads_at(self._config, site), maps_at(self._config, site))
+        heads, maps = heads_at(self._config, site), maps_at(self._config, site)
+        covered = self._scope is None or self._scope.cover(site.path)
 
         def visit(call: int, value: Any) -> Any:
             edit.met = max(edit.met, call + 1)
             if site.call not in (None, call):
                 return UNCHANGED
             where = site.at_call(call)
+            frame = replaced(self._frame, heads=heads, maps=maps)
+            if not covered:
+                frame = replaced(frame, mask=None, positions=None)
             with _naming(edit.intervention):
                 path, tensor = _tensor(where, value, edit.intervention)
+                if self._grad:
+                    not_recomputed(edit.intervention, where)
+                if elsewhere(edit.intervention, tensor, where, frame):
+                    return UNCHANGED
                 new, changed = apply(edit.intervention, tensor, where, frame)
             edit.calls += 1
             edit.changed.append(changed)
@@ -196,6 +217,24 @@ def _total(counts: Sequence[Tensor]) -> int:
     for count in counts:
         devices.setdefault(count.device, []).append(count)
     return sum(int(torch.stack(same).sum()) for same in devices.values())
+
+
+def not_recomputed(intervention: Intervention, site: Site) -> None:
+    """Refuse an edit that the caller's backward would compute again without it.
+
+    Raises:
+        InterventionError: the module runs inside a checkpointed part.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__") != "torch.utils.checkpoint":
+            continue
+        raise InterventionError(
+            f"{intervention.op} at {site}: it is inside a part under gradient checkpointing, which "
+            "backward computes again, without the change: gradients would be of another model. "
+            "Switch checkpointing off (model.gradient_checkpointing_disable()) for this run."
+        )
 
 
 def _tensor(

@@ -1,12 +1,12 @@
 """Inputs: from what a caller writes to the arguments of a forward.
 
-Owns tokenizing so that every row of a batch equals its own single run, the checks before a run,
-and the tokens that a run is labelled with. It runs nothing.
+Owns the forms that inputs may have, the checks before a run, and the tokens that a run is labelled
+with. Reading prompts is `strings.py`'s. It runs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..modules import index
 from ..tensors.labels import token_labels
 from ..traces.tokens import Tokens
+from .strings import tokenized
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,10 +29,29 @@ class Call:
     tokens: Tokens | None
 
 
-def prepare(model: nn.Module, inputs: Any, tokenizer: Any = None) -> Call:
-    """Make a call from a string, a list of strings, a tensor, a mapping, or a tuple of arguments.
+class Args:
+    """The arguments of a call as a caller would write them: ``Args(x, scale=2)``, for inputs that
+    are positional and keyword at once."""
 
-    Strings are padded on the right with a mask, which is exact for causal and recurrent models.
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.args = args
+        self.kwargs = kwargs
+
+
+def prepare(
+    model: nn.Module,
+    inputs: Any,
+    tokenizer: Any = None,
+    *,
+    chat: bool = False,
+    left: bool = False,
+) -> Call:
+    """Make a call from a string, a list of strings, a tensor, a mapping, a tuple of arguments, or
+    `Args`.
+
+    Strings are padded on the right with a mask, which is exact for causal and recurrent models;
+    with `left` on the left, for generation. With `chat` each string is a user's message, put into
+    the tokenizer's chat template with the prompt for an answer.
     Tensors that lie elsewhere are moved to where the model takes its inputs.
 
     Raises:
@@ -49,17 +69,20 @@ def prepare(model: nn.Module, inputs: Any, tokenizer: Any = None) -> Call:
     if isinstance(inputs, str):
         inputs = [inputs]
     if isinstance(inputs, (list, tuple)) and inputs and all(isinstance(i, str) for i in inputs):
-        kwargs = _tokenized(model, list(inputs), tokenizer)
+        kwargs = tokenized(model, list(inputs), tokenizer, chat, left)
         call = Call((), {k: v.to(device) for k, v in kwargs.items()}, None)
+    elif chat:
+        raise InputError(
+            f"chat=True puts strings into the tokenizer's template; inputs is a "
+            f"{type(inputs).__name__}. Give strings, or leave chat out."
+        )
     elif isinstance(inputs, Tensor):
         call = Call((_moved(inputs, device),), {}, None)
     elif isinstance(inputs, Mapping):
-        if isinstance(inputs.get("input_ids"), list):
-            raise InputError(
-                "input_ids is a list of numbers; call the tokenizer with return_tensors='pt', or "
-                "give the text itself and tokenizer=…."
-            )
-        call = Call((), {str(k): _moved(v, device) for k, v in inputs.items()}, None)
+        call = Call((), _keywords(inputs, device), None)
+    elif isinstance(inputs, Args):
+        args = tuple(_moved(v, device) for v in inputs.args)
+        call = Call(args, _keywords(inputs.kwargs, device), None)
     elif isinstance(inputs, tuple):
         call = Call(tuple(_moved(v, device) for v in inputs), {}, None)
     else:
@@ -85,6 +108,28 @@ def _moved(value: Any, device: torch.device) -> Any:
     return value.to(device) if isinstance(value, Tensor) and value.device != device else value
 
 
+_MATRICES = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+"""What a tokenizer gives as lists where nobody asked it for tensors."""
+
+
+def _keywords(inputs: Mapping[Any, Any], device: torch.device) -> dict[str, Any]:
+    return {str(k): _moved(_matrix(str(k), v), device) for k, v in inputs.items()}
+
+
+def _matrix(name: str, value: Any) -> Any:
+    """A tokenizer's list, or list of lists, as a matrix; anything else as it is."""
+    if name not in _MATRICES or not isinstance(value, list):
+        return value
+    rows = value if value and isinstance(value[0], list) else [value]
+    if len({len(row) for row in rows}) > 1:
+        raise InputError(
+            f"{name} has rows of {', '.join(str(len(row)) for row in rows[:5])} tokens, which make "
+            "no tensor: give the strings themselves, or tokenizer(…, padding=True, "
+            'return_tensors="pt").'
+        )
+    return torch.tensor(rows, dtype=torch.int64)
+
+
 def _wrong_kind(inputs: Any) -> Exception:
     if inputs is None or (isinstance(inputs, (list, tuple)) and not inputs):
         return InputError("There is nothing to run: give a string, a tensor, a mapping or a tuple.")
@@ -98,59 +143,6 @@ def _wrong_kind(inputs: Any) -> Exception:
         f"inputs is a {type(inputs).__name__}; it can be a string, a list of strings, a tensor, a "
         f"mapping of keyword arguments, or a tuple of arguments.{hint}"
     )
-
-
-def _tokenized(model: nn.Module, texts: list[str], tokenizer: Any) -> dict[str, Tensor]:
-    if tokenizer is None:
-        raise InputError(
-            f"{texts[0]!r:.60} is a string, and there is no tokenizer to read it: pass "
-            "tokenizer=…, or give the token ids as a tensor."
-        )
-    rows: list[Mapping[str, Sequence[int]]] = [tokenizer(text) for text in texts]
-    for i, row in enumerate(rows):
-        which = f"Prompt {i}" if len(rows) > 1 else "The prompt"
-        if not len(row["input_ids"]):
-            raise InputError(f"{which} is empty: {texts[i]!r} has no tokens. Write at least one.")
-        _fits_context(model, which, len(row["input_ids"]))
-    longest = max(len(row["input_ids"]) for row in rows)
-    pad = getattr(tokenizer, "pad_token_id", None) or getattr(tokenizer, "eos_token_id", None) or 0
-    fill = {"input_ids": pad}
-    names = [n for n in rows[0] if all(n in row for row in rows)]
-    batch = {
-        n: torch.tensor(
-            [[*row[n], *[fill.get(n, 0)] * (longest - len(row[n]))] for row in rows],
-            dtype=torch.int64,
-        )
-        for n in names
-    }
-    lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-    batch["attention_mask"] = (torch.arange(longest)[None] < lengths[:, None]).long()
-    return batch
-
-
-def _fits_context(model: nn.Module, which: str, length: int) -> None:
-    limit = context_length(model)
-    if limit is not None and length > limit:
-        raise InputError(
-            f"{which} has {length} tokens, but the model's context is {limit}. Shorten it by "
-            f"{length - limit} tokens; lensview does not cut it for you."
-        )
-
-
-def context_length(model: nn.Module) -> int | None:
-    """How many tokens the model's configuration allows, or None where it does not say."""
-    config = _text_config(model)
-    for name in ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length"):
-        limit = getattr(config, name, None)
-        if isinstance(limit, int) and limit > 0:
-            return limit
-    return None
-
-
-def _text_config(model: nn.Module) -> Any:
-    config = getattr(model, "config", None)
-    get = getattr(config, "get_text_config", None)
-    return get() if callable(get) else config
 
 
 def _embedding(model: nn.Module) -> nn.Module | None:
@@ -185,8 +177,10 @@ def _tokens(model: nn.Module, call: Call, tokenizer: Any) -> Tokens | None:
     _in_vocabulary(ids, embedding)
     mask = call.kwargs.get("attention_mask")
     real = torch.ones_like(ids, dtype=torch.bool)
-    if isinstance(mask, Tensor) and mask.shape == ids.shape:
-        real = mask.detach().cpu() != 0
+    # Beside a cache the mask covers the tokens in it too; ours are the last ones.
+    if isinstance(mask, Tensor) and mask.dim() == 2 and len(mask) == len(ids):
+        ours = mask.detach().cpu()[:, -ids.shape[1] :]
+        real = ours != 0 if ours.shape == ids.shape else real
     rows = [row[keep].tolist() for row, keep in zip(ids, real, strict=True)]
     return Tokens(ids, real, [token_labels(tokenizer, row) for row in rows], _scope(model))
 

@@ -13,23 +13,42 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..errors import InputError
+from ..plan import Plan
+from ..traces.tokens import Tokens
 from ..version import VERSION
 from ..wrappers.fragments import fragment
-from .inputs import Call
 
 
-def last_logits(module: nn.Module, output: Any, call: Call) -> Tensor | None:
+def check_mode(plan: Plan) -> None:
+    """Refuse a run with gradients where PyTorch keeps no graph.
+
+    Raises:
+        InputError: the caller's grad mode is off, or it is inference mode.
+    """
+    if plan.grad and not torch.is_grad_enabled():
+        mode = "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
+        raise InputError(
+            f"grad=True reads gradients, but this call stands in torch.{mode}(), where PyTorch "
+            "keeps no graph. Call it outside, or leave grad out."
+        )
+
+
+def last_logits(
+    module: nn.Module, output: Any, tokens: Tokens | None, decoder_mask: Any = None
+) -> Tensor | None:
     """(B, V): the logits at each row's last real token, copied out of the output.
 
-    The tokens are the ones that the logits are of: a decoder's, where the model has one.
+    The tokens are the ones that the logits are of: a decoder's, where the model has one, by
+    `decoder_mask` where the call gave one.
     """
     logits = (
         output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     )
-    if not isinstance(logits, Tensor) or logits.dim() != 3 or call.tokens is None:
+    if not isinstance(logits, Tensor) or logits.dim() != 3 or tokens is None:
         return None
     decoder = bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False))
-    mask = call.kwargs.get("decoder_attention_mask") if decoder else call.tokens.mask
+    mask = decoder_mask if decoder else tokens.mask
     rows = torch.arange(len(logits))
     last = torch.full_like(rows, logits.shape[1] - 1)
     if isinstance(mask, Tensor) and logits.shape[:2] == mask.shape:

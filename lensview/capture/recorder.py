@@ -1,84 +1,36 @@
 """Recorder: the values of one run, kept as they were when they passed.
 
-Owns the protected copies and their sharing, the count of calls, and the byte limit. It does not
-install hooks (`taps/`) and does not know inputs or outputs of the run.
+Owns what is kept of each value, the count of calls, and the byte limit. It does not install hooks
+(`taps/`), does not know inputs or outputs of the run, and leaves the copying to `copies.py`.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import SiteError
+from ..errors import InterventionError, SiteError
+from ..keeping import WHOLE, Cut, cut_at
 from ..modules import only_holds
+from ..plan import Plan
+from ..regions import Frame
 from ..resolve import Target
 from ..sites import Site
 from ..taps.hooks import UNCHANGED, Visitor
 from ..taps.ops import OpsMet, OpWish
 from ..tensors.dense import held_bytes
+from ..traces.gradients import Gradient, watched
 from ..traces.parts import Record
 from ..traces.plain import Plain, plain, said
 from ..values import get, main_in
 from .absent import never_called, parent_of
+from .copies import Copies
 from .opsites import why_no_op
-
-
-class Copies:
-    """One protected copy per distinct value.
-
-    A value is known again by its memory and its version counter, and only while the tensor that it
-    was copied from lives: freed memory comes back with the same address and version 0. Where there
-    is no counter to trust (inference mode, tensor subclasses, other layouts) every sight is copied.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], tuple[weakref.ref[Tensor], Tensor]] = {}
-
-    def take(self, tensor: Tensor) -> tuple[Tensor, bool]:
-        """A copy that nobody else can write to, and whether it is new."""
-        if not _traceable(tensor):
-            return _copied(tensor), True
-        key = _key(tensor)
-        if (known := self._known.get(key)) is not None:
-            source = known[0]()
-            # The source must still be what was copied: it can have been given other memory.
-            if source is not None and _key(source) == key:
-                return known[1], False
-        copy = _copied(tensor)
-        self._known[key] = (weakref.ref(tensor), copy)
-        return copy, True
-
-
-def _traceable(tensor: Tensor) -> bool:
-    plain = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
-    return plain and not tensor.is_nested and not tensor.is_inference() and tensor.numel() > 0
-
-
-def _key(tensor: Tensor) -> tuple[Any, ...]:
-    return (
-        tensor.data_ptr(),
-        tensor.shape,
-        tensor.stride(),
-        tensor.dtype,
-        tensor.device,
-        tensor._version,
-        # Lazy conjugates and negatives are other numbers in the same memory.
-        tensor.is_conj(),
-        tensor.is_neg(),
-    )
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    if not torch.is_inference_mode_enabled():
-        return tensor.detach().clone()
-    # Outside inference mode the clone is a normal tensor, which can be edited and patched anywhere.
-    with torch.inference_mode(False), torch.no_grad():
-        return tensor.detach().clone()
 
 
 @dataclass(eq=False)
@@ -91,6 +43,7 @@ class _Seen:
 
     target: Target
     text: str
+    cut: Cut
     ops: OpsMet | None = None
     visits: int = 0
     kept: int = 0
@@ -107,24 +60,59 @@ class _Seen:
         return self.text if self.calls <= 1 else f"{self.text}@{call}"
 
 
+class Stopped(BaseException):
+    """Ends a forward whose asked sites were all seen. No `Exception`: no model catches it."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Value:
+    """One value that was kept."""
+
+    seen: _Seen
+    call: int
+    tensor: Tensor
+    leaf: tuple[str | int, ...]
+    aligned: bool
+    gradient: Gradient | None
+
+
 class Recorder:
-    """Keeps what the targets' values were; one per run."""
+    """Keeps what the targets' values were; one per run, or per step of a generation.
+
+    Args:
+        targets: what to record.
+        plan: how much to keep, whether gradients are wanted, and whether to stop early.
+        frame: what an index of ``keep=`` may need to know of the run.
+        max_bytes: the plan's limit, or what is left of it.
+        modules: the model's modules by site path.
+    """
 
     def __init__(
-        self, targets: list[Target], max_bytes: int | None, modules: Mapping[str, nn.Module]
+        self,
+        targets: list[Target],
+        plan: Plan,
+        frame: Frame,
+        max_bytes: int | None,
+        modules: Mapping[str, nn.Module],
     ) -> None:
         self._modules = modules
         self._parents: dict[nn.Module, int] = {}
         self._plain: list[tuple[_Seen, int, Plain]] = []
-        self._seen = [_Seen(t, str(t.site.at_call(None))) for t in targets]
+        self._seen = [
+            _Seen(t, str(t.site.at_call(None)), cut_at(plan.keep, t.site)) for t in targets
+        ]
+        self._plan = plan
+        self.frame = frame
+        self.aligned = True
         self._max_bytes = max_bytes
         self._copies = Copies()
-        self._held = 0
-        self._values: list[tuple[_Seen, int, Tensor, tuple[str | int, ...]]] = []
+        self.held = 0
+        self._awaited = set(range(len(targets)))
+        self._values: list[_Value] = []
 
     def visitor(self, position: int) -> Visitor:
         """The visitor that records for the target at `position`."""
-        return self._visitor(self._seen[position])
+        return self._visitor(self._seen[position], position)
 
     def wish(self, position: int, ops: OpsMet) -> OpWish:
         """The same for a target between ops: a glob has a visitor for each op that it means."""
@@ -134,11 +122,11 @@ class Recorder:
 
         def visitor(name: str, k: int) -> Visitor:
             if not site.op_is_glob:
-                return self._visitor(seen)
+                return self._visitor(seen, position)
             target = replace(seen.target, site=site.at_op(name, k))
-            one = _Seen(target, str(target.site.at_call(None)), ops)
+            one = _Seen(target, str(target.site.at_call(None)), seen.cut, ops)
             self._seen.append(one)
-            return self._visitor(one)
+            return self._visitor(one, position)
 
         return OpWish(site.takes_op, visitor)
 
@@ -146,10 +134,14 @@ class Recorder:
         """Nothing will be recorded for the target at `position`."""
         self._seen[position].without = reason
 
-    def _visitor(self, seen: _Seen) -> Visitor:
+    def _visitor(self, seen: _Seen, position: int) -> Visitor:
         def visit(call: int, value: Any) -> Any:
             seen.visits = max(seen.visits, call + 1)
             self._record(seen, call, value)
+            if self._plan.stop and seen.target.site.call in (None, call):
+                self._awaited.discard(position)
+                if not self._awaited:
+                    raise Stopped
             return UNCHANGED
 
         return visit
@@ -184,18 +176,35 @@ class Recorder:
         if tensor is None:
             self._keep_plain(seen, call, get(value, path))
             return
-        size = held_bytes(tensor)
+        try:
+            kept = self._kept(tensor, seen.cut, str(site))
+        except InterventionError as error:
+            if not seen.target.expanded:
+                raise
+            seen.left_out[call] = f"left out: keep= does not fit it. {error}"
+            return
+        size = held_bytes(kept)
         limited = self._max_bytes is not None and seen.target.expanded
-        if limited and self._held + size > (self._max_bytes or 0):
+        if limited and self.held + size > (self._max_bytes or 0):
             seen.left_out[call] = (
                 f"left out: {size / 2**20:.1f} MiB more would pass the run's limit of "
                 f"{(self._max_bytes or 0) / 2**20:.0f} MiB. Name the site, or raise max_bytes."
             )
             return
-        copy, new = self._copies.take(tensor)
-        self._held += size if new else 0
+        copy, new = self._copies.take(tensor, kept, seen.cut)
+        self.held += size if new else 0
         seen.kept += 1
-        self._values.append((seen, call, copy, path))
+        gradient = None
+        if self._plan.grad:
+            gradient = watched(tensor, partial(seen.cut.of, frame=self.frame, where=str(site)))
+        aligned = self.aligned and seen.cut.keeps_tokens
+        self._values.append(_Value(seen, call, copy, path, aligned, gradient))
+
+    def _kept(self, tensor: Tensor, cut: Cut, where: str) -> Tensor:
+        if cut is WHOLE:
+            return tensor
+        with torch.no_grad():
+            return cut.of(tensor.detach(), self.frame, f"keep= at {where}")
 
     def _keep_plain(self, seen: _Seen, call: int, value: Any) -> None:
         kept = plain(value)
@@ -208,11 +217,13 @@ class Recorder:
     def records(self) -> dict[str, Record]:
         """The records by canonical text, in the order in which the values passed."""
         result: dict[str, Record] = {}
-        for seen, call, tensor, leaf in self._values:
-            text = seen.text_of(call)
+        for value in self._values:
+            seen, text = value.seen, value.seen.text_of(value.call)
             if text not in result:
-                site = seen.target.site.at_call(call if seen.calls > 1 else None)
-                result[text] = Record(site, tensor, leaf)
+                site = seen.target.site.at_call(value.call if seen.calls > 1 else None)
+                result[text] = Record(
+                    site, value.tensor, value.leaf, seen.cut.part, value.aligned, value.gradient
+                )
         return result
 
     def plain(self) -> dict[str, Plain]:
@@ -241,8 +252,9 @@ class Recorder:
     def asked(self) -> dict[str, tuple[str, ...]]:
         """What each text that was asked for turned out to mean."""
         result: dict[str, dict[str, None]] = {}
-        for seen, call, _, _ in self._values:
-            result.setdefault(seen.target.asked, {})[seen.text_of(call)] = None
+        for value in self._values:
+            seen = value.seen
+            result.setdefault(seen.target.asked, {})[seen.text_of(value.call)] = None
         return {text: tuple(sites) for text, sites in result.items()}
 
     def missed(self) -> dict[str, str]:
@@ -255,7 +267,7 @@ class Recorder:
             if nothing and not (seen.target.expanded and seen.calls):
                 result[str(seen.target.site)] = self._reason(seen)
         result.update(self._globs_without_ops())
-        held = {seen.text_of(call) for seen, call, _, _ in self._values}
+        held = {value.seen.text_of(value.call) for value in self._values}
         held |= self.plain().keys() | {str(seen.target.site) for seen, _, _ in self._plain}
         return {site: reason for site, reason in result.items() if site not in held}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from ..interventions import Intervention
 from ..modules import blocks, index
 from ..plan import Plan
+from ..regions import Frame
 from ..resolve import Target, resolve
 from ..taps.hooks import Point, taps
 from ..taps.skips import skips
@@ -26,10 +28,11 @@ from ..watch import Watch
 from ..wrappers.refusal import refuse, refuse_inputs
 from ..wrappers.unwrap import eagerly, unwrap
 from .editor import Editor
+from .estimate import within
 from .inputs import Call, prepare
 from .opsites import no_ops
-from .outcome import described, last_logits
-from .recorder import Recorder
+from .outcome import check_mode, described, last_logits
+from .recorder import Recorder, Stopped
 from .verdict import pronounce
 
 
@@ -40,7 +43,11 @@ def trace(
     interventions: Intervention | Iterable[Intervention] = (),
     *,
     tokenizer: Any = None,
+    chat: bool = False,
     keep_output: bool = False,
+    keep: Any = None,
+    grad: bool = False,
+    stop: bool = False,
     max_bytes: int | None = None,
     watch: Watch | None = None,
 ) -> Trace:
@@ -54,13 +61,25 @@ def trace(
         model: an ``nn.Module``; DataParallel, DDP and ``torch.compile`` wrappers are looked
             through.
         inputs: a string or a list of strings (with a tokenizer), a tensor, a mapping of keyword
-            arguments, or a tuple of positional ones.
+            arguments, a tuple of positional ones, or `Args` for both at once.
         sites: what to record, by name or glob; ``"**"`` is every module's output.
         interventions: changes to apply, in this order at each site.
         tokenizer: reads strings and spells tokens; any callable tokenizer of transformers.
+        chat: each string is a user's message in the tokenizer's chat template.
         keep_output: keep the model's whole output as ``trace.output``.
+        keep: keep less of each value: an index as interventions take it (``lv.at(token=-1)``; an
+            int keeps its dim), a floating dtype, or a mapping of globs to either. Where an index
+            does not fit a value that a glob found, it is in ``trace.missed``.
+        grad: run in the caller's grad mode instead of ``no_grad``; `output` is kept, and after the
+            caller's ``backward`` on a loss made from it, ``trace.grad(site)`` reads. Backward
+            computes checkpointed parts again, which adds no calls. Records stay plain copies.
+        stop: end the forward once every site was seen: a site without ``@call`` at its first
+            call, each site of a glob at its own. Such a trace has no output and no logits, and
+            ``trace.meta["stopped"]`` is true; a cache that the caller passed in is left filled for
+            the modules that ran, and for them alone. What is never called lets the run go on.
         max_bytes: of what globs find, leave out records beyond this many bytes; they are listed
-            in ``trace.missed``. Sites asked for by name are always kept.
+            in ``trace.missed``. Where the sites asked for by name need more, by an estimate before
+            the run (see `estimate`), it is refused; one that cannot be estimated is run.
         watch: follows the run and can cancel it.
 
     Returns:
@@ -72,10 +91,20 @@ def trace(
         SiteError: a site that does not exist, before the run, with near matches.
         InterventionError: an intervention that does not fit; names site, shapes and rule.
         IdleInterventionError: after the run, an intervention that met no value; it has the trace.
+        LimitError: the sites asked for by name need more than `max_bytes`; lists the largest.
         RunCancelled: `watch` was cancelled.
     """
-    plan = Plan.make(sites, interventions, keep_output=keep_output, max_bytes=max_bytes)
-    return run(model, inputs, plan, tokenizer=tokenizer, watch=watch)
+    plan = Plan.make(
+        sites,
+        interventions,
+        keep_output=keep_output,
+        max_bytes=max_bytes,
+        keep=keep,
+        grad=grad,
+        stop=stop,
+    )
+    within(model, inputs, plan, tokenizer=tokenizer, chat=chat)
+    return run(model, inputs, plan, tokenizer=tokenizer, chat=chat, watch=watch)
 
 
 def extract(
@@ -85,6 +114,9 @@ def extract(
     interventions: Intervention | Iterable[Intervention] = (),
     *,
     tokenizer: Any = None,
+    chat: bool = False,
+    keep: Any = None,
+    stop: bool = False,
     watch: Watch | None = None,
 ) -> dict[str, Tensor]:
     """The tensors at `sites`, keyed by the texts asked for; a glob's by their canonical texts.
@@ -97,7 +129,17 @@ def extract(
         NotRecordedError: a site that was never seen, with the reason.
     """
     asked = (sites,) if isinstance(sites, str) else tuple(sites)
-    seen = trace(model, inputs, asked, interventions, tokenizer=tokenizer, watch=watch)
+    seen = trace(
+        model,
+        inputs,
+        asked,
+        interventions,
+        tokenizer=tokenizer,
+        chat=chat,
+        keep=keep,
+        stop=stop,
+        watch=watch,
+    )
     return extracted(seen, asked)
 
 
@@ -107,36 +149,47 @@ def run(
     plan: Plan,
     *,
     tokenizer: Any = None,
+    chat: bool = False,
     watch: Watch | None = None,
 ) -> Trace:
     """One forward of `model` under `plan`; see `trace`."""
     module = unwrap(model)
+    check_mode(plan)
     modules = index(module)
     refuse_inputs(inputs, modules)
-    call = prepare(module, inputs, tokenizer)
+    call = prepare(module, inputs, tokenizer, chat=chat)
     refuse(modules, plan.sites)
     targets = resolve(plan.sites, modules)
-    editor = Editor(module, modules, plan.interventions, call.tokens)
-    recorder = Recorder(targets, plan.max_bytes, modules)
+    editor = Editor(module, modules, plan.interventions, call.tokens, plan.grad)
+    frame = Frame(None if call.tokens is None else call.tokens.mask)
+    recorder = Recorder(targets, plan, frame, plan.max_bytes, modules)
     points = _points(targets, recorder, editor, module, watch)
     started = time.time()
-    output = _forward(module, call, points, editor)
+    output, stopped = _forward(module, call, points, editor, plan.grad)
     if watch is not None:
         watch.check()
     result = _trace(module, plan, call, recorder, editor, output, tokenizer, started)
+    if stopped:
+        result.meta["stopped"] = True
     pronounce(result, editor.idle(), stacklevel=3)
     return result
 
 
-def _forward(module: nn.Module, call: Call, points: list[Point], editor: Editor) -> Any:
+def _forward(
+    module: nn.Module, call: Call, points: list[Point], editor: Editor, grad: bool
+) -> tuple[Any, bool]:
+    """The output, and whether the forward was ended early (then there is none)."""
     between_ops = any(point.ops is not None for point in points)
-    with (
-        torch.no_grad(),
-        eagerly(module, between_ops),
-        taps(module, points),
-        skips(editor.givers()),
-    ):
-        return module(*call.args, **call.kwargs)
+    try:
+        with (
+            nullcontext() if grad else torch.no_grad(),
+            eagerly(module, between_ops),
+            taps(module, points),
+            skips(editor.givers()),
+        ):
+            return module(*call.args, **call.kwargs), False
+    except Stopped:
+        return None, True
 
 
 def _points(
@@ -213,8 +266,10 @@ def _trace(
             asked=recorder.asked(),
             reports=editor.reports(),
             tokens=call.tokens,
-            logits=last_logits(module, output, call),
-            output=output if plan.keep_output else None,
+            logits=last_logits(
+                module, output, call.tokens, call.kwargs.get("decoder_attention_mask")
+            ),
+            output=output if plan.keep_output or plan.grad else None,
             meta=described(module, started),
             spell=speller(tokenizer),
         )

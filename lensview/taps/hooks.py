@@ -182,8 +182,11 @@ def current_run() -> _Run:
 
 
 @contextmanager
-def taps(root: nn.Module, points: Sequence[Point]) -> Iterator[None]:
+def taps(root: nn.Module, points: Sequence[Point]) -> Iterator[Callable[[], None]]:
     """Hold hooks on the points' modules for the length of one run of `root` on this thread.
+
+    Gives a function that counts the calls from 0 again, for runs of several forwards: it is to be
+    called between two of them.
 
     On the way out, by whatever way, every module has the hooks that it had before.
 
@@ -197,7 +200,7 @@ def taps(root: nn.Module, points: Sequence[Point]) -> Iterator[None]:
         with _registering:
             for module, tap in held:
                 _install(module, tap)
-        yield
+        yield lambda: _restart(held)
     finally:
         _remove_all(held, run)
     if run.failures:
@@ -210,6 +213,11 @@ def _with_quiet(points: Sequence[Point]) -> list[Point]:
     for point in points:
         point.quiet = found.pop(id(point.module), None) is not None
     return [*points, *(Point(part, quiet=True) for part in found.values())]
+
+
+def _restart(held: Sequence[tuple[nn.Module, _Tap]]) -> None:
+    for _, tap in held:
+        tap.calls = 0
 
 
 def _install(module: nn.Module, tap: _Tap) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..interventions import Intervention
 from ..plan import Plan
 from ..sites import Site
+from .gradients import Gradient
 from .plain import Plain
 from .tokens import Tokens
 
@@ -26,11 +27,18 @@ class Record:
         site: canonical; its call is None where the module was called once.
         tensor: the value at the moment it passed, a protected copy.
         leaf: where in the whole value this tensor stood; () where it was the value itself.
+        part: the index of what was kept of the value (``keep=``), as text; "" is all of it.
+        aligned: whether dims 0 and 1 can be the run's batch and tokens: not where ``keep=`` cut
+            them, and not for values of other tokens than the run's.
+        gradient: filled by the caller's backward in a run with ``grad=True``; else None.
     """
 
     site: Site
     tensor: Tensor
     leaf: tuple[str | int, ...] = ()
+    part: str = ""
+    aligned: bool = True
+    gradient: Gradient | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,7 +53,13 @@ def write(parts: Parts, path: str | PathLike[str]) -> None:
         "format": FORMAT,
         "plan": plan,
         "sites": [
-            {"site": s, "leaf": list(r.leaf), "tensor": table.put(s, r.tensor)}
+            {
+                "site": s,
+                "leaf": list(r.leaf),
+                "part": r.part,
+                "aligned": r.aligned,
+                "tensor": table.put(s, r.tensor),
+            }
             for s, r in parts.records.items()
         ],
         "missed": dict(parts.missed),
@@ -187,7 +193,14 @@ def _parts(body: dict[str, Any], tensors: dict[str, Tensor], tokenizer: Any) -> 
     named = {n.removeprefix("plan/"): t for n, t in own.items() if n.startswith("plan/")}
     plan = Plan.from_json(body["plan"], named)
     records = {
-        r["site"]: Record(Site.parse(r["site"]), tensors[r["tensor"]], tuple(r["leaf"]))
+        r["site"]: Record(
+            Site.parse(r["site"]),
+            tensors[r["tensor"]],
+            tuple(r["leaf"]),
+            # Files of earlier versions hold whole values only.
+            r.get("part", ""),
+            r.get("aligned", True),
+        )
         for r in body["sites"]
     }
     tokens = None

@@ -40,7 +40,7 @@ class Trace(Mapping[str, Tensor]):
         tokens: ids, mask and labels of the batch, or None where the inputs were no token ids.
         logits: (B, V), the model's logits at the last real token of each row, in the model's
             dtype; None where the model has none.
-        output: the model's whole output with ``keep_output=True``, else None.
+        output: the model's whole output with ``keep_output=True`` or ``grad=True``, else None.
         reports: one `InterventionReport` per intervention, in order.
         plan: what was asked for.
         meta: JSON: model class, dtype, device, versions, time.
@@ -180,12 +180,37 @@ class Trace(Mapping[str, Tensor]):
             and wanted.call in (None, r.site.call)
         }
 
+    def grad(self, text: str) -> Tensor:
+        """The gradient at a site, after the caller's ``backward`` on a loss of `output`.
+
+        Of the loss with respect to the tensor that passed, through all of its uses, in its shape
+        (cut as the record is by ``keep=``) and dtype. As ``.grad`` does, it adds up over backwards.
+
+        Raises:
+            SiteError, NotRecordedError: there is no record at `text`, the run was without
+                ``grad=True``, or no gradient came by; says which.
+        """
+        record = self.record(text)
+        if record.gradient is None:
+            raise NotRecordedError(
+                f"{record.site} has no gradient: this trace was recorded without grad=True, or "
+                "was read from a file, which holds none."
+            )
+        if record.gradient.why_not:
+            raise NotRecordedError(f"{record.site} has no gradient: {record.gradient.why_not}")
+        if record.gradient.value is None:
+            raise NotRecordedError(
+                f"{record.site} has no gradient yet: call backward() on a loss made from "
+                "trace.output. If you did, that loss does not depend on this value."
+            )
+        return record.gradient.value
+
     # --- tokens and predictions --------------------------------------------------------------
 
     def aligned(self, text: str) -> bool:
         """Whether the record's dims 0 and 1 are the batch and the tokens of this run, by their
         sizes; not where dim 2 could be the tokens too (attention by heads)."""
-        if self.tokens is None:
+        if self.tokens is None or not self.record(text).aligned:
             return False
         record = self.record(text)
         shape = full_shape(record.tensor)

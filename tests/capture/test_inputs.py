@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import lensview as lv
-from lensview.capture.inputs import context_length, input_device
+from lensview.capture.inputs import input_device
+from lensview.capture.strings import context_length
 
 TEXTS = ["The capital of France is", "Yes", "One two three four five six seven"]
 
@@ -86,7 +87,6 @@ def test_inputs_that_are_no_token_ids_have_no_tokens() -> None:
         ([1, 2], TypeError, r"torch\.tensor"),
         (5, TypeError, "int"),
         (torch.tensor([1, 2, 3]), lv.InputError, r"ids\[None\]"),
-        ({"input_ids": [1, 2]}, lv.InputError, "return_tensors"),
     ],
     ids=repr,
 )
@@ -143,3 +143,56 @@ def test_arguments_in_a_wrong_place_are_named(tiny_llama: nn.Module) -> None:
         lv.explore(tiny_llama, "a prompt", Letters())
     with pytest.raises(TypeError, match="another Trace"):
         lv.trace(tiny_llama, ids, ()).diff({})  # type: ignore[arg-type]
+
+
+def test_what_tokenizers_give_as_it_is(demo_model: tuple[Any, Any]) -> None:
+    """BatchEncoding of tensors and of lists, extra values that are no tensors, `lv.Args`."""
+    model, tokenizer = demo_model
+    with torch.no_grad():
+        expected = model(**tokenizer(TEXTS[0], return_tensors="pt")).logits
+    tensors = tokenizer(TEXTS[0], return_tensors="pt")
+    forms: list[Any] = [
+        tensors,
+        tokenizer(TEXTS[0]),
+        tokenizer([TEXTS[0]]),
+        {**tensors, "use_cache": False, "logits_to_keep": 0, "past_key_values": None},
+        lv.Args(tensors["input_ids"], attention_mask=tensors["attention_mask"], use_cache=True),
+    ]
+    for form in forms:
+        trace = lv.trace(model, form, (), keep_output=True)
+        assert torch.equal(trace.output.logits, expected)
+        assert trace.tokens is not None and trace.tokens.ids.shape == (1, 5)
+    with pytest.raises(lv.InputError, match="rows of 5, 1, 7 tokens"):
+        lv.trace(model, tokenizer(TEXTS), ())
+
+
+def test_a_cache_of_the_callers_is_run_on(tiny_llama: nn.Module) -> None:
+    ids = torch.tensor([[0, 0, 3, 9, 44], [5, 17, 3, 9, 2]])
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    whole = lv.trace(tiny_llama, {"input_ids": ids, "attention_mask": mask}, "model.layers.*")
+    with torch.no_grad():
+        first = {"input_ids": ids[:, :3], "attention_mask": mask[:, :3]}
+        past = tiny_llama(**first, use_cache=True).past_key_values
+    rest = {"input_ids": ids[:, 3:], "attention_mask": mask, "past_key_values": past}
+    trace = lv.trace(tiny_llama, rest, "model.layers.*", lv.add("model.layers.2", 0.0))
+    assert trace.tokens is not None and trace.tokens.mask.tolist() == [[True, True]] * 2
+    for site in trace:
+        assert (trace[site] - whole[site][:, 3:]).abs().max() <= 1e-5
+    assert past.get_seq_length() == 5
+
+
+def test_chat_is_for_strings_and_for_tokenizers_with_a_template(
+    tiny_llama: nn.Module, demo_model: tuple[Any, Any]
+) -> None:
+    with pytest.raises(lv.InputError, match="no chat template"):
+        lv.trace(tiny_llama, "hi", (), tokenizer=Letters(), chat=True)
+    with pytest.raises(lv.InputError, match="Give strings"):
+        lv.trace(tiny_llama, torch.tensor([[1]]), (), chat=True)
+    model, tokenizer = demo_model
+    trace = lv.trace(model, ["hi", "hello there"], (), tokenizer=tokenizer, chat=True)
+    assert trace.tokens is not None
+    for row, text in enumerate(["hi", "hello there"]):
+        message = [{"role": "user", "content": text}]
+        made = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+        real = trace.tokens.ids[row, trace.tokens.positions(row)]
+        assert tokenizer.decode(real) == made

@@ -1,0 +1,251 @@
+"""Estimate: what the records of a run will need, before it.
+
+Owns the run of a hollow copy of the model (every tensor on the meta device: shapes and dtypes,
+no values) and the check of a limit against it. Nothing of the model itself is run or changed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InterventionError, LimitError
+from ..keeping import WHOLE, Cut, cut_at
+from ..modules import index
+from ..plan import Plan
+from ..regions import Frame
+from ..resolve import Target, resolve
+from ..sites import Site
+from ..taps.hooks import UNCHANGED, Point, Visitor, taps
+from ..tensors.dense import held_bytes
+from ..values import main_in
+from ..wrappers.refusal import refuse
+from ..wrappers.unwrap import eagerly, unwrap
+from .inputs import Call, prepare
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the records of a run will need.
+
+    Attributes:
+        sites: bytes by canonical site, in the order in which values will pass.
+        total: bytes of all of them; a value that passes at several sites is kept once.
+        unknown: why there is no estimate (then the others are empty), or "".
+    """
+
+    sites: dict[str, int] = field(default_factory=dict)
+    total: int = 0
+    unknown: str = ""
+
+    def largest(self, count: int = 5) -> list[tuple[str, int]]:
+        """The sites that need most, with their bytes."""
+        return sorted(self.sites.items(), key=lambda item: -item[1])[:count]
+
+    def __str__(self) -> str:
+        if self.unknown:
+            return f"unknown: {self.unknown}"
+        lines = [f"{_human(self.total)} in {len(self.sites)} sites"]
+        lines += [f"  {_human(size):>10}  {site}" for site, size in self.largest()]
+        return "\n".join(lines)
+
+
+def estimate(
+    model: nn.Module,
+    inputs: Any,
+    sites: str | Iterable[str] = "**",
+    *,
+    tokenizer: Any = None,
+    chat: bool = False,
+    keep: Any = None,
+) -> Estimate:
+    """What the records of ``trace(model, inputs, sites, …)`` will need, without running the model.
+
+    A copy of the model that holds no weights is run on inputs that hold no values. A forward that
+    looks at values (experts that route by them) cannot be estimated so: `Estimate.unknown` says
+    why. Nothing is changed, and other people's hooks are not called.
+
+    Raises:
+        InputError, SiteError, CaptureUnsupportedError: as `trace` does.
+    """
+    plan = Plan.make(sites, keep=keep)
+    return _estimate(unwrap(model), inputs, plan, tokenizer, chat)
+
+
+def within(model: Any, inputs: Any, plan: Plan, *, tokenizer: Any, chat: bool) -> None:
+    """Refuse a run whose sites asked for by name will not fit its limit.
+
+    Raises:
+        LimitError: they need more; lists the largest of them and the choices.
+    """
+    names = [text for text in plan.sites if not Site.parse(text).is_glob]
+    if plan.max_bytes is None or not names:
+        return
+    named = Plan(tuple(names), keep=plan.keep)
+    found = _estimate(unwrap(model), inputs, named, tokenizer, chat)
+    if found.total > plan.max_bytes:
+        rows = "\n".join(f"  {_human(size):>10}  {site}" for site, size in found.largest())
+        raise LimitError(
+            f"The {len(names)} sites asked for by name need {_human(found.total)}, but max_bytes "
+            f"is {_human(plan.max_bytes)}. Nothing was run. The largest are\n{rows}\nAsk for fewer "
+            "sites, keep less of each (keep=lv.at(token=-1)), keep them in a smaller dtype "
+            "(keep=torch.bfloat16), or raise max_bytes."
+        )
+
+
+def _estimate(module: nn.Module, inputs: Any, plan: Plan, tokenizer: Any, chat: bool) -> Estimate:
+    call = prepare(module, inputs, tokenizer, chat=chat)
+    modules = index(module)
+    refuse(modules)
+    if any(target.site.op is not None for target in resolve(plan.sites, modules)):
+        return Estimate(unknown="values between ops are not estimated.")
+    frame = Frame(None if call.tokens is None else call.tokens.mask)
+    if reason := _not_hollow(module, call):
+        return Estimate(unknown=reason)
+    try:
+        hollow = _hollow(module)
+    except Exception as error:
+        return Estimate(unknown=f"the model cannot be copied without its weights ({error!r:.200})")
+    reasons = []
+    for kwargs in _attempts(call):
+        try:
+            return _measured(hollow, call.args, kwargs, plan, frame)
+        except Exception as error:
+            reasons.append(f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
+    return Estimate(unknown=f"the forward needs values, not only shapes ({reasons[0]})")
+
+
+def _not_hollow(module: nn.Module, call: Call) -> str:
+    """Why the model or a call cannot be copied without values, or ""."""
+    for part in module.modules():
+        if "forward" in part.__dict__ or hasattr(part, "_hf_hook"):
+            return (
+                f"the forward of the {type(part).__name__} was replaced on the instance (by "
+                "offloading, for one), and a copy of the model would run the original's."
+            )
+    for name, value in call.kwargs.items():
+        if not isinstance(value, (Tensor, str, int, float, list, tuple, dict, type(None))):
+            return f"the argument {name} is a {type(value).__name__}, which a run could write to."
+    return ""
+
+
+def _attempts(call: Call) -> list[dict[str, Any]]:
+    """The keyword arguments to try. A mask of padding is read by value in many models, and changes
+    no shape: first without it."""
+    kwargs = _to_meta(call.kwargs)
+    mask = call.kwargs.get("attention_mask")
+    if call.tokens is not None and isinstance(mask, Tensor) and mask.dim() == 2:
+        return [{k: v for k, v in kwargs.items() if k != "attention_mask"}, kwargs]
+    return [kwargs]
+
+
+class _Meter:
+    """Measures what passes at the targets of one hollow run."""
+
+    def __init__(self, plan: Plan, frame: Frame) -> None:
+        self.plan = plan
+        self.frame = frame
+        self.found: dict[tuple[str, int], int] = {}
+        self.calls: dict[str, int] = {}
+        self.total = 0
+        # Held, so that the identity of one tensor is not given to another.
+        self._known: dict[tuple[int, str, Any], Tensor] = {}
+
+    def visitor(self, target: Target) -> Visitor:
+        cut = cut_at(self.plan.keep, target.site)
+        text = str(target.site.at_call(None))
+
+        def visit(call: int, value: Any) -> Any:
+            self.calls[text] = max(self.calls.get(text, 0), call + 1)
+            if target.site.call in (None, call):
+                self._measure(target, text, call, value, cut)
+            return UNCHANGED
+
+        return visit
+
+    def _measure(self, target: Target, text: str, call: int, value: Any, cut: Cut) -> None:
+        _, tensor = main_in(value, target.site.leaf)
+        if tensor is None:
+            return
+        try:
+            kept = tensor if cut is WHOLE else cut.of(tensor, self.frame, text)
+        except InterventionError:
+            if not target.expanded:
+                raise
+            return
+        size = held_bytes(kept)
+        self.found[text, call] = size
+        key = (id(tensor), cut.part, cut.dtype)
+        if key not in self._known:
+            self._known[key] = tensor
+            self.total += size
+
+    def estimate(self) -> Estimate:
+        several = {text for text, calls in self.calls.items() if calls > 1}
+        sizes = {
+            f"{text}@{call}" if text in several else text: size
+            for (text, call), size in self.found.items()
+        }
+        return Estimate(sizes, self.total)
+
+
+def _measured(
+    hollow: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], plan: Plan, frame: Frame
+) -> Estimate:
+    meter = _Meter(plan, frame)
+    points: dict[int, Point] = {}
+    for target in resolve(plan.sites, index(hollow)):
+        point = points.setdefault(id(target.module), Point(target.module))
+        point.records[target.site.side].append(meter.visitor(target))
+    state = torch.get_rng_state()
+    try:
+        with torch.no_grad(), eagerly(hollow), taps(hollow, list(points.values())):
+            hollow(*_to_meta(args), **kwargs)
+    finally:
+        torch.set_rng_state(state)
+    return meter.estimate()
+
+
+def _hollow(module: nn.Module) -> nn.Module:
+    """A copy of `module` in which every tensor is on the meta device; no weight is copied."""
+    memo: dict[int, Any] = {}
+    for part in module.modules():
+        for holder in (part._parameters, part._buffers, part.__dict__):
+            for value in list(holder.values()):
+                if isinstance(value, Tensor):
+                    memo.setdefault(id(value), _meta(value))
+    made = copy.deepcopy(module, memo)
+    for part in made.modules():
+        part._forward_hooks.clear()
+        part._forward_pre_hooks.clear()
+    return made
+
+
+def _meta(tensor: Tensor) -> Tensor:
+    empty = torch.empty_like(tensor, device="meta", requires_grad=False)
+    if not isinstance(tensor, nn.Parameter):
+        return empty
+    return nn.Parameter(empty, requires_grad=False)
+
+
+def _to_meta(value: Any) -> Any:
+    """Tensors in tuples, lists and dicts as meta tensors."""
+    if isinstance(value, Tensor):
+        return _meta(value)
+    if isinstance(value, dict):
+        return {k: _to_meta(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(_to_meta(v) for v in value)
+    return value
+
+
+def _human(size: int) -> str:
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"

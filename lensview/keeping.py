@@ -1,0 +1,156 @@
+"""Keep: how much of each value a run's records hold.
+
+Owns the argument ``keep=``: an index, a dtype, or a mapping of globs to either, as data and as
+JSON, and the cut itself. Which values are recorded at all is `plan.py`'s and `resolve.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import InputError, InterventionError, near
+from .indices import At, Index, index_text, normal, parse_index
+from .regions import Frame, regions
+from .sites import Site, glob_pattern
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of ``keep=``: for the sites that `glob` matches ("" is every site), what is kept.
+
+    Either `index` or `dtype` is given.
+    """
+
+    glob: str
+    index: Index = None
+    dtype: torch.dtype | None = None
+
+
+Keep = tuple[Rule, ...]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What is kept at one site; `index` and `dtype` None keep the value as it is."""
+
+    index: Index = None
+    dtype: torch.dtype | None = None
+
+    @property
+    def part(self) -> str:
+        """The index as text; "" where the whole value is kept."""
+        return index_text(self.index)
+
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether dims 0 and 1 are kept whole."""
+        if isinstance(self.index, At):
+            return self.index.batch is None and self.index.token is None
+        return self.index is None
+
+    def of(self, tensor: Tensor, frame: Frame, where: str) -> Tensor:
+        """What is kept of `tensor`; it may share the tensor's memory.
+
+        Raises:
+            InterventionError: the index does not fit, or selects rows of different lengths.
+        """
+        if self.index is not None:
+            if tensor.is_nested or tensor.layout is not torch.strided:
+                raise InterventionError(f"{where}: a nested or sparse value cannot be indexed.")
+            found = regions(self.index, tensor.shape, frame, where)
+            pieces = [tensor[part.grid] if part.grid else tensor for part in found]
+            if not pieces or len({tuple(p.shape[1:]) for p in pieces}) > 1:
+                raise InterventionError(
+                    f"{where}: the index selects {len(pieces)} rows of different lengths, which "
+                    "make no tensor. Choose tokens that every row has, such as at(token=-1)."
+                )
+            tensor = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        if self.dtype is not None and (tensor.is_floating_point() or tensor.is_complex()):
+            tensor = tensor.to(self.dtype)
+        return tensor
+
+
+WHOLE = Cut()
+
+
+def keeping(keep: Any) -> Keep:
+    """``keep=`` in its one form, from what a caller writes.
+
+    Raises:
+        InputError: it is none of an index, a dtype and a mapping; a dtype that would lose the
+            values (integers, complex).
+        InterventionError: an index that is none.
+        SiteError: a key that is no site or glob.
+    """
+    if keep is None:
+        return ()
+    if not isinstance(keep, Mapping):
+        return (_rule("", keep),)
+    return tuple(_rule(_key(glob), what) for glob, what in keep.items())
+
+
+def cut_at(keep: Keep, site: Site) -> Cut:
+    """What `keep` says of one site: the first index and the first dtype among matching rules."""
+    fitting = [rule for rule in keep if _matches(rule.glob, site)]
+    index = next((r.index for r in fitting if r.index is not None), None)
+    dtype = next((r.dtype for r in fitting if r.dtype is not None), None)
+    return Cut(index, dtype) if index is not None or dtype is not None else WHOLE
+
+
+def written(keep: Keep) -> list[dict[str, str]]:
+    """`keep` as JSON."""
+    return [
+        {"glob": r.glob, "index": index_text(r.index)}
+        if r.dtype is None
+        else {"glob": r.glob, "dtype": str(r.dtype).removeprefix("torch.")}
+        for r in keep
+    ]
+
+
+def read(body: list[dict[str, str]]) -> Keep:
+    """The inverse of `written`."""
+    return tuple(
+        Rule(r["glob"], dtype=getattr(torch, r["dtype"]))
+        if "dtype" in r
+        else Rule(r["glob"], parse_index(r["index"]))
+        for r in body
+    )
+
+
+def _key(glob: Any) -> str:
+    if not isinstance(glob, str):
+        raise InputError(f"keep= maps sites to what is kept there; {glob!r} is no site.")
+    return str(Site.parse(glob))
+
+
+def _rule(glob: str, what: Any) -> Rule:
+    if isinstance(what, torch.dtype):
+        if not what.is_floating_point:
+            raise InputError(
+                f"keep={what}: records are kept in a floating dtype; {what} would lose them."
+            )
+        return Rule(glob, dtype=what)
+    if what is None or isinstance(what, str):
+        hint = near(str(what), ("float16", "bfloat16", "float32")) if what else ""
+        raise InputError(
+            f"keep={what!r}: give an index such as lv.at(token=-1), a dtype such as "
+            f"torch.bfloat16, or a mapping of globs to either.{hint}"
+        )
+    return Rule(glob, normal(what))
+
+
+def _matches(glob: str, site: Site) -> bool:
+    if not glob:
+        return True
+    wanted = Site.parse(glob)
+    return (
+        glob_pattern(wanted.path).fullmatch(site.path) is not None
+        and wanted.side == site.side
+        and wanted.leaf in ((), site.leaf)
+        and wanted.call in (None, site.call)
+    )
