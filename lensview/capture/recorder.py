@@ -177,7 +177,7 @@ class Recorder:
             self._keep_plain(seen, call, get(value, path))
             return
         try:
-            kept = self._kept(tensor, seen.cut, str(site))
+            kept = tensor if seen.cut is WHOLE else self._kept(tensor, seen.cut, str(site))
         except InterventionError as error:
             if not seen.target.expanded:
                 raise
@@ -201,8 +201,6 @@ class Recorder:
         self._values.append(_Value(seen, call, copy, path, aligned, gradient))
 
     def _kept(self, tensor: Tensor, cut: Cut, where: str) -> Tensor:
-        if cut is WHOLE:
-            return tensor
         with torch.no_grad():
             return cut.of(tensor.detach(), self.frame, f"keep= at {where}")
 

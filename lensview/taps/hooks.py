@@ -100,11 +100,21 @@ _registering = threading.Lock()
 the same number is lost without a word."""
 
 
+class _NoTap:
+    """What a pickle of the model made during a run has in a tap's place: hooks that do nothing."""
+
+    def enter(self, *_: Any) -> None:
+        """Nothing."""
+
+    seen = edit = leave = enter
+
+
 class _Tap:
     """The hooks of one point during one run.
 
     A copy of the model made while the run lasts carries copies of the hooks: they hold the same
-    tap (`__deepcopy__`), see another module than theirs, and do nothing.
+    tap (`__deepcopy__`), see another module than theirs, and do nothing. A pickle of it has
+    `_NoTap` instead.
     """
 
     def __init__(self, point: Point, run: _Run) -> None:
@@ -120,6 +130,9 @@ class _Tap:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Tap:
         return self
+
+    def __reduce__(self) -> tuple[type[_NoTap], tuple[()]]:
+        return _NoTap, ()
 
     def foreign(self, module: nn.Module) -> bool:
         """Whether this call is another run's, or of a copy of our module."""

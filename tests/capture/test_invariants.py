@@ -413,6 +413,27 @@ def test_a_copy_of_the_model_made_during_a_run_does_not_write_into_it(
     assert all(torch.equal(trace[s], expected[s]) for s in expected)
 
 
+def test_a_pickle_of_the_model_made_during_a_run_is_the_model(tiny_llama: nn.Module) -> None:
+    pickles: list[bytes] = []
+    handle = tiny_llama.get_submodule("lm_head").register_forward_pre_hook(_keep_pickle)
+    _keep_pickle.into = (tiny_llama, pickles)  # type: ignore[attr-defined]
+    try:
+        trace = lv.trace(tiny_llama, IDS, ALL, lv.scale("model.layers.0", 2))
+    finally:
+        handle.remove()
+        del _keep_pickle.into  # type: ignore[attr-defined]
+    again = pickle.loads(pickles[0])
+    with torch.no_grad():
+        assert torch.equal(again(IDS).logits, tiny_llama(IDS).logits)
+    assert len(trace.reports) == 1
+
+
+def _keep_pickle(module: nn.Module, _args: Any) -> None:
+    kept = getattr(_keep_pickle, "into", None)
+    if kept is not None and not kept[1]:
+        kept[1].append(pickle.dumps(kept[0]))
+
+
 def test_an_intervention_takes_the_activations_dtype_and_device() -> None:
     """Invariant 7: parameters in float32, activations in bfloat16."""
 
