@@ -1,20 +1,16 @@
 """lensview: an interactive explorer for the inside of PyTorch and transformers models.
 
-The public names, and nothing else. What needs transformers, plotly, anywidget or IPython arrives
-when it is first asked for, so that importing lensview costs little more than importing torch.
+The public names, and nothing else. What needs transformers, plotly, anywidget or IPython, and what
+few runs need, arrives when it is first asked for, so that importing lensview costs little more than
+importing torch.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .capture.effects import Effect, effects
-from .capture.estimate import Estimate, estimate
-from .capture.generate import generate
-from .capture.generation import Ending, Generation
 from .capture.inputs import Args
 from .capture.run import extract, trace
-from .capture.source import Source, source
 from .errors import (
     CaptureUnsupportedError,
     IdleInterventionError,
@@ -49,23 +45,39 @@ from .plan import Plan
 from .session import LocalSession, Session
 from .sites import Site
 from .traces.compare import Diff
-from .traces.merge import merge_ranks
 from .traces.tokens import Token, Tokens
 from .traces.trace import Trace, load
 from .version import VERSION as __version__
 from .watch import Watch
 from .wrappers.findings import Finding, Findings
 from .wrappers.refusal import DistributedCaptureUnsupportedError
-from .wrappers.report import findings
 from .wrappers.unwrap import unwrap
 
 if TYPE_CHECKING:
     from . import figures
+    from .capture.effects import Effect, effects
+    from .capture.estimate import Estimate, estimate
+    from .capture.generate import generate
+    from .capture.generation import Ending, Generation
+    from .capture.source import Source, source
     from .demo_model import demo
     from .explorer import Explorer, explore
     from .magic import load_ipython_extension, unload_ipython_extension
+    from .traces.merge import merge_ranks
+    from .wrappers.report import findings
 
 _LATER = {
+    "Effect": "capture.effects",
+    "effects": "capture.effects",
+    "Estimate": "capture.estimate",
+    "estimate": "capture.estimate",
+    "generate": "capture.generate",
+    "Ending": "capture.generation",
+    "Generation": "capture.generation",
+    "Source": "capture.source",
+    "source": "capture.source",
+    "merge_ranks": "traces.merge",
+    "findings": "wrappers.report",
     "demo": "demo_model",
     "Explorer": "explorer",
     "explore": "explorer",

@@ -28,7 +28,6 @@ from ..watch import Watch
 from ..wrappers.refusal import refuse, refuse_inputs
 from ..wrappers.unwrap import eagerly, unwrap
 from .editor import Editor
-from .estimate import within
 from .inputs import Call, prepare
 from .opsites import no_ops
 from .outcome import check_mode, described, last_logits
@@ -103,7 +102,10 @@ def trace(
         grad=grad,
         stop=stop,
     )
-    within(model, inputs, plan, tokenizer=tokenizer, chat=chat)
+    if max_bytes is not None:
+        from .estimate import within
+
+        within(model, inputs, plan, tokenizer=tokenizer, chat=chat)
     return run(model, inputs, plan, tokenizer=tokenizer, chat=chat, watch=watch)
 
 
