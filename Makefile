@@ -25,8 +25,8 @@ lint: environment  ## the linters and type checkers alone
 js: front-end  ## rebuild the front end's bundle
 	cd js && npm run build
 
-bench: environment  ## the benchmarks, one table each
-	@set -e; for script in benchmarks/[a-z]*.py; do .venv/bin/python "$$script"; done
+bench: setup  ## what capture costs, one table
+	@.venv/bin/python -m benchmarks.capture
 
 bench-peers: setup  ## the same beside nnsight and torchlens, in an environment of their own
 	@test -x .venv-bench/bin/python || .venv/bin/python -m venv .venv-bench
