@@ -32,6 +32,7 @@ from .generation import Ending, Generation, Reason, Steps
 from .inputs import prepare
 from .sequences import Sequences
 from .steps import Stepper
+from .verdict import warn_of_overflow
 
 
 def generate(
@@ -117,6 +118,7 @@ def generate(
     if watch is not None:
         watch.check()
     result = _result(stepper, output, eos, max_new_tokens, tokenizer)
+    warn_of_overflow(result.reports, stacklevel=2)
     _warn_of_idle(result.reports)
     return result
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ..errors import IdleInterventionError, LensWarning
 from ..interventions import Intervention
+from ..traces.parts import InterventionReport
 from ..traces.trace import Trace
 
 
@@ -22,15 +23,7 @@ def pronounce(trace: Trace, idle: Sequence[tuple[Intervention, str]], stacklevel
     Raises:
         IdleInterventionError: there are some; it carries `trace`.
     """
-    over = [r for r in trace.reports if r.overflowed]
-    if over:
-        lines = "\n  ".join(f"{r.intervention}: {r.overflowed} elements" for r in over)
-        warnings.warn(
-            "Values that were finite became infinite or NaN by an intervention, so what follows "
-            f"them in this run may mean nothing:\n  {lines}",
-            LensWarning,
-            stacklevel=stacklevel + 1,
-        )
+    warn_of_overflow(trace.reports, stacklevel + 1)
     if idle:
         lines = "\n  ".join(f"{intervention}: {reason}." for intervention, reason in idle)
         error = IdleInterventionError(
@@ -40,3 +33,16 @@ def pronounce(trace: Trace, idle: Sequence[tuple[Intervention, str]], stacklevel
         )
         error.intervention = idle[0][0]
         raise error
+
+
+def warn_of_overflow(reports: Sequence[InterventionReport], stacklevel: int) -> None:
+    """Warn where an intervention made finite values infinite or NaN."""
+    over = [r for r in reports if r.overflowed]
+    if over:
+        lines = "\n  ".join(f"{r.intervention}: {r.overflowed} elements" for r in over)
+        warnings.warn(
+            "Values that were finite became infinite or NaN by an intervention, so what follows "
+            f"them in this run may mean nothing:\n  {lines}",
+            LensWarning,
+            stacklevel=stacklevel + 1,
+        )

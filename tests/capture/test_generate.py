@@ -400,3 +400,18 @@ def test_forwards_that_are_no_steps_are_refused_afterwards(tiny_llama: Any) -> N
 
     with pytest.raises(lv.CaptureUnsupportedError, match="2 new tokens in 4 forwards"):
         lv.generate(tiny_llama, IDS, LAYER, max_new_tokens=2, logits_processor=[more])
+
+
+def test_an_overflow_in_any_step_is_told(tiny_llama: Any) -> None:
+    model = tiny_llama.to(torch.float16)
+    edit = lv.scale("model.layers.1", 60000.0)
+    with pytest.warns(lv.LensWarning, match=r"infinite or NaN.*\n.*scale model\.layers\.1"):
+        gen = lv.generate(
+            model,
+            torch.tensor([[1, 2, 3]]),
+            "model.layers.1",
+            [lv.put("model.layers.1", 2.0), edit],
+            max_new_tokens=2,
+        )
+    overflowed = sum(int(t["model.layers.1"].isinf().sum()) for t in gen)
+    assert gen.reports[1].overflowed == overflowed > 0
