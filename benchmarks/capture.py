@@ -9,6 +9,7 @@ each other, so that a machine that slows down slows both sides of a pair. Needs 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import sys
 import time
@@ -70,13 +71,20 @@ def lens(model: nn.Module, ids: Tensor, sites: list[str]) -> Way:
 
 
 def measure(ways: dict[str, Way], pairs: int) -> dict[str, list[float]]:
-    """Seconds of each way, `pairs` rounds, each round running every way once."""
+    """Seconds of each way, `pairs` rounds, each round running every way once.
+
+    In an order of chance, each after a plain forward that is not counted: a way that frees much
+    memory makes the one after it pay for fresh pages.
+    """
     times: dict[str, list[float]] = {name: [] for name in ways}
+    settle = next(iter(ways.values()))
     for run in ways.values():
         run()
     for round_ in range(pairs):
         order = list(ways.items())
-        for name, run in order if round_ % 2 else reversed(order):
+        random.Random(round_).shuffle(order)
+        for name, run in order:
+            settle()
             start = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - start)

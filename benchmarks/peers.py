@@ -28,7 +28,18 @@ import lensview as lv
 from benchmarks.capture import RESIDUAL, hooks, lens, plain
 
 Way = Callable[[], Any]
-WHATS = {"residual": "residual streams of all layers", "all": "every module, in and out"}
+WHATS = {
+    "residual": "residual streams of all layers",
+    "all": "every module, in and out",
+    "ops": "all ops of one attention",
+}
+ATTENTION = "model.layers.0.self_attn"
+SITES = {"residual": RESIDUAL, "all": ["**", "**:input"], "ops": [f"{ATTENTION}/*"]}
+OPS = (
+    "view_0 transpose_0 view_1 transpose_1 view_2 transpose_2 apply_rotary_pos_emb_0 "
+    "cache_update_0 attention_interface_1 attn_output_reshape_0 contiguous_0"
+).split()
+"""What nnsight calls the steps of that forward; it does not look into the helpers it calls."""
 
 
 def nnsight(model: Any, ids: Tensor, what: str) -> Way:
@@ -36,6 +47,8 @@ def nnsight(model: Any, ids: Tensor, what: str) -> Way:
     from nnsight import NNsight  # type: ignore[import-not-found]
 
     wrapped: Any = NNsight(model)
+    if what == "ops":
+        return nnsight_ops(wrapped, ids)
     steps = [(path, "output") for path in RESIDUAL] if what == "residual" else order(model, ids)
     envoys = [(wrapped.get(path) if path else wrapped, side) for path, side in steps]
 
@@ -46,6 +59,22 @@ def nnsight(model: Any, ids: Tensor, what: str) -> Way:
                 for envoy, side in envoys:
                     value = envoy.output if side == "output" else envoy.input
                     kept.append(value)
+        return kept
+
+    return run
+
+
+def nnsight_ops(wrapped: Any, ids: Tensor) -> Way:
+    """Every step of one attention's own forward."""
+    source = wrapped.get(ATTENTION).source
+    steps = [getattr(source, name) for name in OPS]
+
+    def run() -> Any:
+        with torch.no_grad():  # noqa: SIM117 (nnsight reads the source of its own block)
+            with wrapped.trace(ids):
+                kept = list().save()  # type: ignore[attr-defined]
+                for step in steps:
+                    kept.append(step.output)
         return kept
 
     return run
@@ -72,7 +101,7 @@ def order(model: nn.Module, ids: Tensor) -> list[tuple[str, str]]:
 
 
 def torchlens(model: nn.Module, ids: Tensor, what: str) -> Way:
-    """By torchlens; for every module it has only its log of every operation."""
+    """By torchlens; for more than named modules it has only its log of every operation."""
     import torchlens as tl  # type: ignore[import-not-found]
 
     if what == "residual":
@@ -87,7 +116,7 @@ def way(name: str, what: str, model: nn.Module, ids: Tensor) -> Way:
     if name == "hooks":
         return hooks(model, ids, RESIDUAL if what == "residual" else None)
     if name == "lensview":
-        return lens(model, ids, RESIDUAL if what == "residual" else ["**", "**:input"])
+        return lens(model, ids, SITES[what])
     return {"nnsight": nnsight, "torchlens": torchlens}[name](model, ids, what)
 
 
@@ -152,6 +181,8 @@ def main(arguments: list[str]) -> int:
     print(f"{'':34}{'way':12}{'ms':>9}{'/ plain':>9}{'peak MiB above plain':>22}")
     for what, title in WHATS.items():
         for name in ("hooks", "lensview", "nnsight", "torchlens"):
+            if (name, what) == ("hooks", "ops"):
+                continue  # hooks stand at modules
             found = measured(name, what, options)
             if isinstance(found, str):
                 print(f"{title:34}{name:12}  {found}")
