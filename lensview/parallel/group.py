@@ -1,21 +1,21 @@
 """Ranks: the processes that hold one model's parts, and how values move between them.
 
-Owns the process group of a model, and the collectives. Values travel as bytes, those of a flush
-together, uneven pieces padded; what every rank holds travels not at all. Which placement a value
-has is decided elsewhere, and the same on every rank: whether a call here communicates, and how
-much, follows from placements and shapes alone, never from what one rank holds.
+Owns what of values travels, and together with what; `collectives.py` moves the bytes. The values
+of a flush travel together, uneven pieces padded; what every rank holds travels not at all. Which
+placement a value has is decided elsewhere, and the same on every rank: whether and how much a call
+here communicates follows from placements and shapes alone, never from what one rank holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import PlacementError
+from .collectives import Collectives
 from .mesh import mesh_of
 from .pack import Parcel
 from .placements import (
@@ -30,9 +30,6 @@ from .placements import (
     whole_shape,
 )
 
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-
 Grads = Literal["sum", "same"]
 """What the gradient of a whole is on each rank: a part of a sum, or the same and complete."""
 Values = Sequence[tuple[Tensor, Placement]]
@@ -40,41 +37,12 @@ MAX_BYTES = 1 << 30
 """Of one collective, as the rank that receives all pieces sees it."""
 
 
-@dataclass
-class Counts:
-    """What a model's ranks were made to do.
-
-    Attributes:
-        collectives: how many.
-        bytes: what each rank gave to them, or got of them where it gave nothing; with padding.
-    """
-
-    collectives: int = 0
-    bytes: int = 0
-
-
-class Ranks:
+class Ranks(Collectives):
     """The ranks of one process group, as one of them sees them.
 
     Every method that moves values is to be called on all ranks, with the same placements and
     with shapes that fit them.
-
-    Attributes:
-        group: the process group.
-        rank: this process within the group.
-        size: how many ranks.
-        device: where the group's collectives find their tensors.
-        counts: the collectives so far.
     """
-
-    def __init__(self, group: ProcessGroup, device: torch.device) -> None:
-        import torch.distributed as dist
-
-        self.group = group
-        self.rank = dist.get_rank(group)
-        self.size = dist.get_world_size(group)
-        self.device = device
-        self.counts = Counts()
 
     @classmethod
     def of(cls, model: nn.Module) -> Ranks | None:
@@ -89,7 +57,7 @@ class Ranks:
     def to_first(self, values: Values, max_bytes: int = MAX_BYTES) -> list[Tensor] | None:
         """The wholes on the first rank, None on the others; in one collective, or in as many as
         `max_bytes` asks for. Of a rank-local value, the first rank's own."""
-        return self._gather(values, self._gather_first, max_bytes)
+        return self._gather(values, self.gather_first, max_bytes)
 
     def to_all(self, values: Values, max_bytes: int = MAX_BYTES) -> list[Tensor]:
         """As `to_first`, on every rank. Of a rank-local value, each rank's own."""
@@ -152,66 +120,6 @@ class Ranks:
         collected = self.gather_all(parcel.pack([rows], self.device))
         return [parcel.unpack(row, rank)[0] for rank, row in enumerate(collected)]
 
-    # --- Collectives ------------------------------------------------------------------------------
-
-    def gather_all(self, payload: Tensor) -> list[Tensor]:
-        """Every rank's bytes, which are as many on each."""
-        import torch.distributed as dist
-
-        everything = payload.new_empty(self.size, *payload.shape)
-        dist.all_gather(list(everything), payload, group=self.group)
-        self._count(payload)
-        return list(everything)
-
-    def _gather_first(self, payload: Tensor) -> list[Tensor] | None:
-        import torch.distributed as dist
-
-        first = self.rank == 0
-        everything = list(payload.new_empty(self.size, *payload.shape)) if first else None
-        dist.gather(payload, everything, dst=self.first, group=self.group)
-        self._count(payload)
-        return everything
-
-    def scatter(self, payloads: Sequence[Tensor] | None, length: int) -> Tensor:
-        """Each rank's `length` bytes, of those that the first rank gives."""
-        import torch.distributed as dist
-
-        got = torch.empty(length, dtype=torch.uint8, device=self.device)
-        dist.scatter(got, list(payloads) if payloads else None, src=self.first, group=self.group)
-        self._count(got)
-        return got
-
-    def broadcast(self, payload: Tensor | None, length: int) -> Tensor:
-        """The first rank's `length` bytes."""
-        import torch.distributed as dist
-
-        if payload is None:
-            payload = torch.empty(length, dtype=torch.uint8, device=self.device)
-        dist.broadcast(payload, src=self.first, group=self.group)
-        self._count(payload)
-        return payload
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        """The sum of what all ranks give, on every rank."""
-        import torch.distributed as dist
-
-        total = tensor.detach().to(self.device, copy=True).contiguous()
-        dist.all_reduce(total, group=self.group)
-        self.counts.collectives += 1
-        self.counts.bytes += total.nbytes
-        return total.to(tensor.device)
-
-    @property
-    def first(self) -> int:
-        """The group's first rank, by its number in the world."""
-        import torch.distributed as dist
-
-        return dist.get_global_rank(self.group, 0)
-
-    def _count(self, payload: Tensor) -> None:
-        self.counts.collectives += 1
-        self.counts.bytes += payload.nbytes
-
     def _gather(
         self,
         values: Values,
@@ -227,7 +135,7 @@ class Ranks:
                 held = [parcel.unpack(row, rank) for rank, row in enumerate(rows)]
                 for i, pieces in zip(chunk, zip(*held, strict=True), strict=True):
                     wholes[i] = join(pieces, values[i][1]).to(values[i][0].device)
-        if collect == self._gather_first and self.rank:
+        if collect == self.gather_first and self.rank:
             return None
         return [wholes[i] if i in wholes else self._alone(*v) for i, v in enumerate(values)]
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..errors import InputError, SiteError, near
 from .group import Ranks
 from .mesh import dtensor_type
-from .placements import Shard, local_start, local_size
+from .placements import Shard, local_size, local_start
 
 Rows = slice | Sequence[int]
 
@@ -75,21 +75,21 @@ def _gathered(held: Any, rows: list[int] | None) -> Tensor:
     """The whole of a DTensor, or some rows of it."""
     with torch.no_grad():
         if rows is None:
-            whole: Tensor = held.full_tensor()
-            return whole.detach().clone()
+            everything: Tensor = held.full_tensor()
+            return everything.detach().clone()
         mesh, placement = held.device_mesh, held.placements[0]
-        local = held.to_local()
+        local: Tensor = held.to_local().detach()
         plain_shard = type(placement).__name__ == "Shard"
         if mesh.ndim > 1 or not (plain_shard or placement.is_replicate()):
-            whole = held.full_tensor()
-            return whole[rows]
+            whole: Tensor = held.full_tensor()
+            return whole.detach()[rows]
         if placement.is_replicate():
-            return local.detach()[rows]
+            return local[rows]
         ranks = Ranks(mesh.get_group(), local.device)
         dim, size = placement.dim % held.ndim, held.shape[placement.dim]
         if dim:
-            return ranks.to_all([(local.detach()[rows], Shard(dim, size))])[0]
-        return _rows_of_all(ranks, local.detach(), size, rows)
+            return ranks.to_all([(local[rows], Shard(dim, size))])[0]
+        return _rows_of_all(ranks, local, size, rows)
 
 
 def _rows_of_all(ranks: Ranks, local: Tensor, size: int, rows: list[int]) -> Tensor:
