@@ -69,6 +69,21 @@ class CaptureUnsupportedError(LensError, RuntimeError):
     findings: tuple[Any, ...] = ()
 
 
+class PlacementError(LensError, ValueError):
+    """A value does not lie over the ranks as it was said to, or nothing tells how it lies."""
+
+
+class RankDivergenceError(LensError, RuntimeError):
+    """The ranks of one model were not asked for the same, or one did not come.
+
+    It is raised on every rank that came, before anything runs on any.
+    """
+
+
+class DegreeError(LensError, ValueError):
+    """A model cannot be split over so many ranks, or is not split but copied to each."""
+
+
 class TraceFileError(LensError, ValueError):
     """A trace file is truncated, foreign, or newer than this lensview."""
 
