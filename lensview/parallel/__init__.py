@@ -1,1 +1,1 @@
-"""Models whose weights are split over ranks: where each value's whole is, and how it is put together."""
+"""Models whose weights are split over ranks: what of the whole each rank's values are."""

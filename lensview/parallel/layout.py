@@ -93,9 +93,9 @@ class Layout:
         if path == "" and side == "input" and op is None:
             return Whole()
         path = self._first.get(id(module), path)
-        if (container := self._inside(path, strict=op is None)) is not None:
-            if self.style(container) == "ep_dispatch_experts":
-                return Local(f"Inside {container}, each rank has the tokens of its own experts.")
+        container = self._inside(path, strict=op is None)
+        if container is not None and self.style(container) == "ep_dispatch_experts":
+            return Local(f"Inside {container}, each rank has the tokens of its own experts.")
         dims = self._dims(path, module, side, call, leaf, op, op_index, cached)
         if op is None:
             stated = self._stated(path, module, side, tensor)
@@ -103,7 +103,7 @@ class Layout:
                 return _agreed(stated, dims, tensor)
         placed = self._by_twin(path, module, dims, tensor, op)
         if isinstance(placed, Whole):
-            return self._whole(path, op, dims, container)
+            return _maybe_partial(container)
         return placed
 
     def _stated(self, path: str, module: nn.Module, side: Side, tensor: Tensor) -> Placement | None:
@@ -224,14 +224,6 @@ class Layout:
     def _model_at(self, path: str) -> nn.Module | None:
         return index(self._model).get(path)
 
-    def _whole(
-        self, path: str, op: str | None, dims: Dims | str, container: str | None
-    ) -> Placement:
-        """A value that has the whole's shape: it may be a part of a sum."""
-        if container is not None:
-            return Local(f"Inside {container or 'the root'}, it may be this rank's part of a sum.")
-        return Whole()
-
     def _inside(self, path: str, strict: bool) -> str | None:
         """The innermost module around (or at, unless strict) `path` that adds up parts."""
         at = path.rpartition(".")[0] if strict else path
@@ -296,6 +288,13 @@ def _agreed(stated: Placement, dims: Dims | str, tensor: Tensor) -> Placement:
             f"{tuple(tensor.shape)}."
         )
     return stated
+
+
+def _maybe_partial(container: str | None) -> Placement:
+    """A value that has the whole's shape: inside of what adds up parts, it may be one of them."""
+    if container is None:
+        return Whole()
+    return Local(f"Inside {container or 'the root'}, it may be this rank's part of a sum.")
 
 
 def _unfit(held: int, size: int) -> Local:
