@@ -9,6 +9,7 @@ the twin and shapes alone. Moving data is `group.py`'s.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,6 +20,15 @@ from ..values import Path
 from .placements import Local, Packed, Placement, Scaled, Shard, Whole, local_size
 from .styles import GATHERING, REDUCING, Sharding, Split, sharding, split_of, splits
 from .twin import Dims, Table, Twin, op_path, twin_of
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the twin knows of a leaf: its dims, and which of them mix features with a size of the
+    call, so that a part of them is no chunk."""
+
+    dims: Dims
+    mixed: tuple[int, ...] = ()
 
 
 class Layout:
@@ -36,6 +46,7 @@ class Layout:
         """
         self.sharding: Sharding = sharding(model)
         self._model = model
+        self._sizes: dict[str, int] = {}
         self._first: dict[int, str] = {}
         for path, module in index(model).items():
             self._first.setdefault(id(module), path)
@@ -54,10 +65,18 @@ class Layout:
         twin did not see the value."""
         return self.twin.prefill.dims.get((path, side, call), {}).get(leaf)
 
+    def begin(self, rows: int, tokens: int, past: int = 0) -> None:
+        """Say how large the next forward's call is: how many rows, of how many tokens each, and how
+        many tokens its cache has. Without it, values of which a dim is heads by tokens are
+        rank-local."""
+        self._sizes = {"tokens": tokens + past, "both": rows * tokens}
+        if not past or tokens == 1:
+            self._sizes["rows"] = rows
+
     def check_calls(self, counts: Mapping[str, int], cached: bool = False) -> dict[str, str]:
         """The modules of `counts` (how often each ran in one forward) that ran another number of
         times in the twin, with a sentence each: their visits cannot be told apart."""
-        known = self.twin.table("", False, cached).calls
+        known = self.twin.table(False, cached).calls
         wrong = {}
         for path, count in counts.items():
             expected = known.get(path)
@@ -96,12 +115,12 @@ class Layout:
         container = self._inside(path, strict=op is None)
         if container is not None and self.style(container) == "ep_dispatch_experts":
             return Local(f"Inside {container}, each rank has the tokens of its own experts.")
-        dims = self._dims(path, module, side, call, leaf, op, op_index, cached)
+        known = self._dims(path, module, side, call, leaf, op, op_index, cached)
         if op is None:
             stated = self._stated(path, module, side, tensor)
             if stated is not None:
-                return _agreed(stated, dims, tensor)
-        placed = self._by_twin(path, module, dims, tensor, op)
+                return _agreed(stated, known, tensor)
+        placed = self._by_twin(path, module, known, tensor, op)
         if isinstance(placed, Whole):
             return _maybe_partial(container)
         return placed
@@ -152,7 +171,7 @@ class Layout:
         op: str | None,
         op_index: int,
         cached: bool,
-    ) -> Dims | str:
+    ) -> _Known | str:
         """The twin's dims of a visit, or why it has none."""
         twin = self.twin
         if twin.reason:
@@ -162,18 +181,18 @@ class Layout:
         if op is not None and self._other_experts(path):
             return "its experts are computed by another implementation than the twin's"
         where = path if op is None else op_path(path, op, op_index)
-        tables = [twin.table(path, op is not None, False)]
+        tables = [twin.table(op is not None, False)]
         if cached:
-            tables.insert(0, twin.table(path, op is not None, True))
+            tables.insert(0, twin.table(op is not None, True))
         for table in tables:
-            dims = self._visit(table, where, path, side, call, leaf)
-            if dims is not None:
-                return dims
+            known = self._visit(table, where, path, side, call, leaf)
+            if known is not None:
+                return known
         return "the unsharded twin did not see this value"
 
     def _visit(
         self, table: Table, where: str, path: str, side: Side, call: int, leaf: Path
-    ) -> Dims | None:
+    ) -> _Known | str | None:
         visit = (where, side, call)
         if visit not in table.dims and self._in_experts(path):
             # How often a part of the experts runs is the routing's choice; each run is alike.
@@ -182,16 +201,25 @@ class Layout:
                 for c in range(table.calls.get(where, 0))
                 if (where, side, c) in table.dims
             }
-            return alike.pop() if len(alike) == 1 else None
-        if (visit, leaf) in table.mixed and not self._in_experts(path):
+            same = alike.pop() if len(alike) == 1 else None
+            return None if same is None else _Known(same)
+        dims = table.dims.get(visit, {}).get(leaf)
+        if dims is None:
             return None
-        return table.dims.get(visit, {}).get(leaf)
+        mixed = table.mixed.get((visit, leaf), [])
+        if not mixed or self._in_experts(path):
+            return _Known(dims)
+        if any(m.of not in self._sizes for m in mixed):
+            return "one of its dims is a number of features times a size of the call"
+        sizes = {m.dim: m.features * self._sizes[m.of] for m in mixed}
+        return _Known(tuple(sizes.get(d, size) for d, size in enumerate(dims)), tuple(sizes))
 
     def _by_twin(
-        self, path: str, module: nn.Module, dims: Dims | str, tensor: Tensor, op: str | None
+        self, path: str, module: nn.Module, known: _Known | str, tensor: Tensor, op: str | None
     ) -> Placement:
-        if isinstance(dims, str):
-            return Local(f"Nothing says what this is of the whole: {dims}.")
+        if isinstance(known, str):
+            return Local(f"Nothing says what this is of the whole: {known}.")
+        dims = known.dims
         if len(dims) != tensor.ndim:
             return Local(f"It has {tensor.ndim} dims, and {len(dims)} in the unsharded twin.")
         other = _differing(dims, tensor)
@@ -200,6 +228,8 @@ class Layout:
         if len(other) > 1:
             return Local(f"More than one of its feature dims is not whole: {other}.")
         dim = other[0]
+        if dim in known.mixed:
+            return Local(f"Dim {dim} is a number of features times a size of the call, and split.")
         size = dims[dim]
         assert size is not None
         parts = self._parts(path, module, size)
@@ -274,10 +304,11 @@ def _differing(dims: Dims, tensor: Tensor) -> list[int]:
     return [d for d, (size, held) in enumerate(pairs) if size not in (None, 1) and size != held]
 
 
-def _agreed(stated: Placement, dims: Dims | str, tensor: Tensor) -> Placement:
+def _agreed(stated: Placement, known: _Known | str, tensor: Tensor) -> Placement:
     """What a style or a weight states, unless the twin has it otherwise."""
-    if isinstance(dims, str) or isinstance(stated, (Local, Packed, Scaled)):
+    if isinstance(known, str) or isinstance(stated, (Local, Packed, Scaled)):
         return stated
+    dims = known.dims
     if len(dims) != tensor.ndim:
         return Local(f"It has {tensor.ndim} dims, and {len(dims)} in the unsharded twin.")
     other = _differing(dims, tensor)

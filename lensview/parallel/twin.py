@@ -7,8 +7,10 @@ no weights is made and called is `weightless.py`'s; what a dim means for a rank'
 
 from __future__ import annotations
 
+import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,18 +33,28 @@ Visit = tuple[str, Side, int]
 Shapes = dict[Visit, dict[Path, tuple[int, ...]]]
 
 
+@dataclass(frozen=True)
+class Mixed:
+    """A dim whose size is `features` times a size of the call: "rows", "tokens" (those of a cache
+    included), or "both", one times the other."""
+
+    dim: int
+    features: int
+    of: str
+
+
 @dataclass
 class Table:
     """The dims of every tensor of every visit of one kind of forward.
 
     Attributes:
         dims: by visit and leaf.
-        mixed: leaves of which a dim is a feature times a size of the call, such as heads by rows.
+        mixed: leaves with dims that are features times a size of the call, such as heads by rows.
         calls: how often each module ran.
     """
 
     dims: dict[Visit, dict[Path, Dims]] = field(default_factory=dict)
-    mixed: set[tuple[Visit, Path]] = field(default_factory=set)
+    mixed: dict[tuple[Visit, Path], list[Mixed]] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
 
 
@@ -62,23 +74,23 @@ class Twin:
     prefill: Table = field(default_factory=Table)
     step: Table = field(default_factory=Table)
     _model: Weightless | None = None
-    _ops: dict[str, tuple[Table, Table]] = field(default_factory=dict)
+    _ops: tuple[Table, Table] | None = None
 
-    def table(self, path: str, ops: bool, cached: bool) -> Table:
-        """The table that holds a module's values, or those of the ops of its own forward. The ops
-        of a module are found out when they are first asked for."""
+    def table(self, ops: bool, cached: bool) -> Table:
+        """The table of modules' values, or of those of the ops of their own forwards. The ops, of
+        all modules at once, are found out when they are first asked for."""
         if not ops:
             return self.step if cached else self.prefill
-        known = self._ops.get(path)
-        if known is None:
-            known = self._ops[path] = self._ops_of(path)
-        return known[cached]
+        if self._ops is None:
+            self._ops = self._read_ops()
+        return self._ops[cached]
 
-    def _ops_of(self, path: str) -> tuple[Table, Table]:
+    def _read_ops(self) -> tuple[Table, Table]:
         if self._model is None:
             return Table(), Table()
         try:
-            return _tables(self._model, path)
+            with _quiet():
+                return _tables(self._model, ops=True)
         except Exception:
             return Table(), Table()
 
@@ -101,10 +113,11 @@ def _made(model: nn.Module) -> Twin:
     if not hasattr(getattr(model, "config", None), "to_dict"):
         return Twin(f"{type(model).__name__} has no configuration to make it again from")
     reason = ""
-    for fake in (True, False):
+    for fake, stubbed in ((True, False), (False, False), (True, True)):
         try:
-            copy = weightless(model, fake)
-            prefill, step = _tables(copy)
+            with _quiet():
+                copy = weightless(model, fake, stubbed)
+                prefill, step = _tables(copy)
         except Exception as error:
             reason = reason or f"{type(error).__name__}: {error}".splitlines()[0][:200]
             continue
@@ -113,23 +126,34 @@ def _made(model: nn.Module) -> Twin:
     return Twin(reason)
 
 
-def _tables(copy: Weightless, ops_of: str | None = None) -> tuple[Table, Table]:
-    """The tables of a first forward and of a step, over all modules or over one module's ops."""
-    first, second = (_runs(copy, shape, ops_of) for shape in SHAPES)
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Fake tensors log every error, those that are caught and answered here too."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+def _tables(copy: Weightless, ops: bool = False) -> tuple[Table, Table]:
+    """The tables of a first forward and of a step, of modules or of their ops."""
+    first, second = (_runs(copy, shape, ops) for shape in SHAPES)
     return _merged(first[0], second[0], cached=False), _merged(first[1], second[1], cached=True)
 
 
-def _runs(copy: Weightless, shape: Shape, ops_of: str | None) -> tuple[Shapes, Shapes]:
+def _runs(copy: Weightless, shape: Shape, ops: bool) -> tuple[Shapes, Shapes]:
     """The shapes of one prefill and of the step after it (none where there is no step)."""
     prefill: Shapes = {}
     step: Shapes = {}
     state = torch.get_rng_state()
     try:
         with copy.running():
-            with taps(copy.model, _points(copy.model, prefill, ops_of)):
+            with taps(copy.model, _points(copy.model, prefill, ops)):
                 call, output = copy.prefill(shape)
             try:
-                with taps(copy.model, _points(copy.model, step, ops_of)):
+                with taps(copy.model, _points(copy.model, step, ops)):
                     copy.step(shape, call, output)
             except Exception:
                 step.clear()
@@ -138,23 +162,20 @@ def _runs(copy: Weightless, shape: Shape, ops_of: str | None) -> tuple[Shapes, S
     return prefill, step
 
 
-def _points(model: nn.Module, into: Shapes, ops_of: str | None) -> list[Point]:
+def _points(model: nn.Module, into: Shapes, ops: bool) -> list[Point]:
     points = []
-    modules = index(model)
-    if ops_of is not None:
-        modules = {ops_of: modules[ops_of]} if ops_of in modules else {}
     seen: set[int] = set()
     sides: tuple[Side, ...] = ("input", "output")
-    for path, module in modules.items():
+    for path, module in index(model).items():
         if id(module) in seen or only_holds(module):
             continue
         seen.add(id(module))
         point = Point(module)
         for side in sides:
-            if ops_of is None:
-                point.records[side].append(_recorder(into, path, side))
-            else:
+            if ops:
                 point.op_point().records[side].append(_op_wish(into, path, side))
+            else:
+                point.records[side].append(_recorder(into, path, side))
         points.append(point)
     return points
 
@@ -196,8 +217,9 @@ def _merged(first: Shapes, second: Shapes, cached: bool) -> Table:
                 continue
             pairs = list(zip(shape, other, strict=True))
             dims[at] = tuple(a if a == b else None for a, b in pairs)
-            if any(_is_mixed(a, b, cached) for a, b in pairs if a != b):
-                table.mixed.add((visit, at))
+            mixed = [_mixed(d, a, b, cached) for d, (a, b) in enumerate(pairs) if a != b]
+            if some := [m for m in mixed if m is not None]:
+                table.mixed[visit, at] = some
         table.dims[visit] = dims
     table.calls = _calls(table.dims)
     return table
@@ -210,17 +232,18 @@ def _calls(dims: Mapping[Visit, Any]) -> dict[str, int]:
     return calls
 
 
-def _is_mixed(a: int, b: int, cached: bool) -> bool:
-    """Whether a dim of size `a` in the first run and `b` in the second is a size of the call times
-    a whole number above 1, the same in both."""
+def _mixed(dim: int, a: int, b: int, cached: bool) -> Mixed | None:
+    """What a dim of size `a` in the first run and `b` in the second is, where it is a size of the
+    call times a whole number above 1, the same in both."""
     one, two = SHAPES
-    further = int(cached)
-    for m, n in (
-        (one.rows, two.rows),
-        (one.tokens + further, two.tokens + further),
-        (one.rows * one.tokens, two.rows * two.tokens),
-        (one.rows * one.decoded, two.rows * two.decoded),
-    ):
+    if cached:
+        tokens, both = (one.tokens + 1, two.tokens + 1), (one.rows, two.rows)
+    else:
+        tokens = one.tokens, two.tokens
+        both = one.rows * one.tokens, two.rows * two.tokens
+    sizes = {"rows": (one.rows, two.rows), "tokens": tokens, "both": both}
+    sizes["decoded"] = one.rows * one.decoded, two.rows * two.decoded
+    for of, (m, n) in sizes.items():
         if a % m == 0 and b % n == 0 and a // m == b // n > 1:
-            return True
-    return False
+            return Mixed(dim, a // m, of)
+    return None

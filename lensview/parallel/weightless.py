@@ -68,8 +68,13 @@ class Weightless:
         return True
 
 
-def weightless(model: nn.Module, fake: bool) -> Weightless:
+def weightless(model: nn.Module, fake: bool, stubbed: bool = False) -> Weightless:
     """The model of the same class from the same configuration, unsharded.
+
+    Args:
+        fake: see `Weightless`.
+        stubbed: whether experts give back their input instead of running: the forwards of some
+            loop over what the routing chose, which only values tell.
 
     Raises:
         Whatever its class raises where it cannot be made on the meta device.
@@ -77,6 +82,10 @@ def weightless(model: nn.Module, fake: bool) -> Weightless:
     with _same_randomness():
         with torch.device("meta"):
             made = type(model)(plain_config(model.config)).eval()
+        if stubbed:
+            for module in made.modules():
+                if type(module).__name__.endswith("Experts"):
+                    module.forward = _first_argument
         if not fake:
             return Weightless(made, fake)
         from torch._subclasses.fake_tensor import FakeTensorMode
@@ -85,6 +94,10 @@ def weightless(model: nn.Module, fake: bool) -> Weightless:
         with mode:
             _refill(made)
         return Weightless(made, fake, [mode])
+
+
+def _first_argument(hidden_states: Any, *_args: Any, **_kwargs: Any) -> Any:
+    return torch.empty_like(hidden_states)
 
 
 def plain_config(config: Any) -> Any:

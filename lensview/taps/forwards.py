@@ -40,7 +40,7 @@ def signed(module: nn.Module, forward: Forward | None = None) -> Any:
 
 
 def _inside(function: Any, module: nn.Module) -> Any:
-    """What a function wraps: as it says itself, or the module's bound method that it holds on to."""
+    """What a function wraps: as it says itself, or the module's bound method that it holds."""
     inner = getattr(function, "__wrapped__", None)
     if inner is None and isinstance(function, partial):
         return function.func

@@ -8,6 +8,7 @@ rank's report is one file, ``rank0.json`` and so on.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from collections import Counter
@@ -23,14 +24,15 @@ from lensview.modules import index, only_holds
 from lensview.parallel.layout import Layout
 from lensview.parallel.placements import Local, Packed, Placement, Scaled, Shard, local_size
 from lensview.parallel.weightless import CACHES
-from lensview.sites import Site
 from lensview.taps.hooks import UNCHANGED, Point, taps
+from lensview.taps.ops import OpWish
 from lensview.values import leaves
 from tests.ranks.tp_models import make
 
 IDS = torch.tensor([[5, 17, 3, 9, 44], [8, 8, 11, 90, 12], [3, 2, 61, 7, 30], [9, 9, 1, 4, 77]])
 MASK = torch.tensor([[1] * 5, [1] * 4 + [0], [1] * 5, [1] * 5])
 TOLERANCE = 1e-5
+OPS = bool(os.environ.get("LENSVIEW_EXAM_OPS"))
 
 Seen = dict[tuple[str, str, int, tuple[str | int, ...]], Tensor]
 
@@ -55,10 +57,28 @@ def record(model: nn.Module, call: dict[str, Any]) -> tuple[Any, Seen, dict[str,
                 return UNCHANGED
 
             point.records[side].append(visit)  # type: ignore[index]
+        if OPS:
+            for side in ("input", "output"):
+                point.op_point().records[side].append(op_wish(seen, path, side))  # type: ignore[index]
         points.append(point)
     with taps(model, points):
         output = model(**call)
     return output, seen, counts
+
+
+def op_wish(seen: Seen, path: str, side: str) -> OpWish:
+    """Every op of a module, kept under ``path/op.k``."""
+
+    def visitor(name: str, k: int) -> Any:
+        def visit(call: int, value: Any) -> Any:
+            for leaf, tensor in leaves(value):
+                if isinstance(tensor, Tensor):
+                    seen[f"{path}/{name}.{k}", side, call, leaf] = tensor.detach().clone()
+            return UNCHANGED
+
+        return visit
+
+    return OpWish(lambda name, k: True, visitor)
 
 
 def calls(model: nn.Module) -> tuple[dict[str, Any], Any]:
@@ -125,6 +145,29 @@ def equal(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=0, atol=TOLERANCE * scale, equal_nan=True)
 
 
+def plain(tensor: Any) -> Tensor:
+    return tensor.to_local() if hasattr(tensor, "placements") else tensor
+
+
+def decided(
+    layout: Layout, modules: dict[str, nn.Module], key: Any, tensor: Tensor, cached: bool
+) -> Placement:
+    where, side, call, leaf = key
+    path, _, op = where.partition("/")
+    name, _, k = op.rpartition(".")
+    return layout.of(
+        path,
+        modules[path],
+        side,
+        call,
+        leaf,
+        tensor,
+        op=name or None,
+        op_index=int(k or 0),
+        cached=cached,
+    )
+
+
 def gathered(value: Any) -> list[Any]:
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
@@ -146,28 +189,21 @@ def compare(model: nn.Module, reference: nn.Module) -> dict[str, Any]:
     assert len(expected) == len(got)
     logits = equal(got[0][2][0], expected[0][2][0])
     for cached, ((seen, counts, _), (true, _, _)) in enumerate(zip(got, expected, strict=True)):
+        layout.begin(4, 1, 5) if cached else layout.begin(4, 5)
         refused = layout.check_calls(counts, bool(cached))
         assert len(set(gathered(tuple(seen)))) == 1, "ranks saw different visits"
         placed = {}
         for key, tensor in seen.items():
-            path, side, call, leaf = key
-            placement = layout.of(
-                path,
-                modules[path],
-                side,
-                call,
-                leaf,
-                tensor,
-                cached=bool(cached),  # type: ignore[arg-type]
-            )
+            placement = decided(layout, modules, key, tensor, bool(cached))
+            path = key[0]
             placed[key] = Local(refused[path]) if path in refused else placement
         everyone = gathered(
             [type(p).__name__ + str(p) * (not isinstance(p, Local)) for p in placed.values()]
         )
-        pieces = gathered(seen)
+        pieces = gathered({k: plain(t) for k, t in seen.items()})
         for number, (key, placement) in enumerate(placed.items()):
             path, side, call, leaf = key
-            text = f"{Site(path, None, 0, side, leaf, call)}#{cached}"  # type: ignore[arg-type]
+            text = f"{path}:{side}{list(leaf)}@{call}#{cached}"
             if len({one[number] for one in everyone}) != 1:
                 report["wrong"].append(
                     f"{text}: ranks disagree: {[one[number] for one in everyone]}"
