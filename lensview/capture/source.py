@@ -18,6 +18,7 @@ from torch import nn
 from ..modules import index
 from ..resolve import Target, find
 from ..sites import Site
+from ..taps.forwards import layers
 from ..taps.hooks import Point, taps
 from ..taps.ops import OpPoint, OpSight
 from ..values import main_in
@@ -153,7 +154,8 @@ def source(model: nn.Module, path: str, inputs: Any = None, tokenizer: Any = Non
 
 def _written(module: nn.Module) -> CodeType | None:
     """The code of a forward as its author wrote it, under all decorators and wrappers."""
-    function = inspect.unwrap(module.forward)
+    *_, function = layers(module)
+    function = inspect.unwrap(function)
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     return code if isinstance(code, CodeType) else None
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from ..sites import Side
 from ..values import Arguments, binder
+from .forwards import signed
 from .fused import outermost
 from .opmode import OpMode
 from .ops import OpPoint, OpTap
@@ -123,7 +124,7 @@ class _Tap:
         self.calls = 0
         self.open: list[int] = []
         needs_names = point.edits["input"] or point.records["input"]
-        self.bind = binder(point.module.forward) if needs_names else None
+        self.bind = binder(signed(point.module)) if needs_names else None
         self.ops: OpTap | None = None
         if point.ops is not None:
             self.ops = OpTap(point.module, point.ops, run.ops, run.visited)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..values import main_path
+from .forwards import layers
 from .opcalls import bound, is_in_place, versions, was_written
 from .opmode import OpMode, aside, module_call
 from .opnames import op_text
@@ -213,15 +213,7 @@ def forward_code(module: nn.Module) -> CodeType | None:
     """The code that a module's class has for its forward, decorators of the class included (some
     choose another implementation), but not what stands around it on the instance, as accelerate's
     hooks do; None where it is no Python."""
-    function: Any = module.forward
-    own = type(module).forward
-    while own is not getattr(function, "__func__", function):
-        inner = getattr(function, "__wrapped__", None)
-        if inner is None and isinstance(function, partial):
-            inner = function.func
-        if inner is None:
-            break
-        function = inner
+    *_, function = layers(module)
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     return code if isinstance(code, CodeType) else None
 

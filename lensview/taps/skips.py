@@ -18,6 +18,7 @@ from typing import Any
 from torch import nn
 
 from ..values import Arguments, binder
+from .forwards import signed
 from .hooks import UNCHANGED, current_run
 
 Giver = Callable[[int, dict[str, Any]], Any]
@@ -117,7 +118,7 @@ def _install(module: nn.Module, giver: Giver, seams: list[_Seam]) -> None:
         seam = _Seam(module)
         module.__dict__["forward"] = seam
     seams.append(seam)
-    seam.entries.append(_Entry(giver, binder(seam.__wrapped__)))
+    seam.entries.append(_Entry(giver, binder(signed(module, seam.__wrapped__))))
 
 
 def _remove_all(modules: Sequence[nn.Module], seams: list[_Seam], run: Any) -> None:

@@ -1,0 +1,71 @@
+"""Table: the model types that are split over ranks, and what each needs to be made small.
+
+Owns the sizes that the common small ones do not fit, and which types stand for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.architectures.shrink import tiny
+
+MLA: dict[str, Any] = {"num_key_value_heads": 4}
+LINEAR: dict[str, Any] = {"layer_types": ["linear_attention", "full_attention"]}
+
+SIZES: dict[str, Mapping[str, Any]] = {
+    "deepseek_v3": MLA,
+    "deepseek_v2": MLA,
+    "deepseek_v32": MLA,
+    "axk1": MLA,
+    "axk2": MLA,
+    "glm4_moe_lite": MLA,
+    "glm_moe_dsa": MLA,
+    "longcat_flash": MLA,
+    "minicpm3": MLA,
+    "sarvam_mla": MLA,
+    "youtu": MLA,
+    "qwen3_next": LINEAR,
+    "qwen3_5_text": LINEAR,
+    "qwen3_5_moe_text": LINEAR,
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+}
+
+FAST = (
+    "llama qwen3 mixtral llama4_text deepseek_v3 gpt_oss gemma2 phi3 qwen2 granite_swa cohere "
+    "longcat_flash starcoder2"
+).split()
+"""A covering dozen: biases, norms per head, experts, packed weights, latent attention, sinks."""
+
+
+def planned() -> list[str]:
+    """Every model type of transformers whose configuration has a plan."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    found = []
+    for kind in CONFIG_MAPPING:
+        try:
+            factory = CONFIG_MAPPING[kind]
+        except Exception:
+            continue
+        if getattr(factory, "base_model_tp_plan", None):
+            found.append(kind)
+    return found
+
+
+def make(kind: str) -> nn.Module:
+    """A tiny model of a type, with no weight, bias or norm left at its neutral value."""
+    from transformers.models.auto import modeling_auto
+
+    names = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    auto = "AutoModelForCausalLM" if kind in names else "AutoModel"
+    model = tiny(kind, auto, SIZES.get(kind, {}))
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.add_(torch.randn(parameter.shape) * 0.1)
+    return model
