@@ -27,12 +27,15 @@ class Function:
         path: ``"module:function"``, or "".
         source: Python text that defines `name`, or ""; ``torch`` is known in it.
         callee: the function itself; None where it was read from a file.
+        on_all: on a model that is split over ranks, every rank calls it with what it holds of the
+            value; else the first rank calls it with the whole.
     """
 
     name: str
     path: str = ""
     source: str = ""
     callee: Callable[..., Any] | None = None
+    on_all: bool = False
 
     def __str__(self) -> str:
         return self.path or self.name
@@ -58,12 +61,19 @@ class Function:
         return replace(self, callee=_imported(self.path) if self.path else _run(self))
 
 
-def function(fn: Any, source: str | None, name: str | None) -> Function:
+def function(fn: Any, source: str | None, name: str | None, ranks: str = "first") -> Function:
     """A `Function` from what `lv.call` takes.
 
     Raises:
-        InterventionError: neither or both were given, or it cannot be found.
+        InterventionError: neither or both were given, it cannot be found, or `ranks` is neither
+            "first" nor "all".
     """
+    if ranks not in ("first", "all"):
+        raise InterventionError(f"call: ranks is 'first' or 'all', not {ranks!r}.")
+    return replace(_function(fn, source, name), on_all=ranks == "all")
+
+
+def _function(fn: Any, source: str | None, name: str | None) -> Function:
     if (fn is None) == (source is None):
         raise InterventionError("call: give a function (or its 'module:function'), or source=.")
     if source is not None:

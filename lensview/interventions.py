@@ -218,6 +218,7 @@ def call(
     *,
     source: str | None = None,
     name: str | None = None,
+    ranks: str = "first",
 ) -> Intervention:
     """Replace the value at `site` by what a function makes of it.
 
@@ -228,11 +229,16 @@ def call(
             the import path ``"module:function"``.
         source: instead of `fn`, Python text that defines the function; ``torch`` is known in it.
         name: which function of `source`, where it defines several.
+        ranks: on a model that is split over ranks, "first" calls it on rank 0 alone, with the
+            whole value, and gives each rank its part of the result; what it communicates raises,
+            and an error in it leaves the ranks in step and is raised after the forward, on all.
+            "all" calls it on every rank with that rank's own piece; `lv.gather` and `lv.shard`
+            serve there. In one process both are the same.
 
     A function that another process can import, or that has a source, is portable; any other works
     in this process alone, and a saved trace keeps just its name.
     """
-    return _intervention("call", site, index, fn=function(fn, source, name))
+    return _intervention("call", site, index, fn=function(fn, source, name, ranks))
 
 
 OPERATIONS = (

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
-from .errors import InterventionError, SiteError
+from .errors import InputError, InterventionError, SiteError
 from .indices import index_text, parse_index
 from .interventions import OPERATIONS, Intervention
 from .keeping import Keep, keeping
@@ -20,6 +20,9 @@ from .keeping import read as read_keep
 from .keeping import written as written_keep
 from .portable import read, write
 from .sites import Site
+
+
+Records = Literal["rank0", "all"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Plan:
         keep: how much of each value is kept (see `keeping`); () keeps all.
         grad: run in the caller's grad mode and watch the gradients at the sites.
         stop: end the forward as soon as every site was seen.
+        records: which ranks of a model that is split over several keep records: "rank0" or "all".
     """
 
     sites: tuple[str, ...] = ()
@@ -44,6 +48,7 @@ class Plan:
     keep: Keep = ()
     grad: bool = False
     stop: bool = False
+    records: Records = "rank0"
 
     @classmethod
     def make(
@@ -56,10 +61,12 @@ class Plan:
         keep: Any = None,
         grad: bool = False,
         stop: bool = False,
+        records: Records = "rank0",
     ) -> Plan:
         """A plan from what a caller writes: one site or many, one intervention or many.
 
         Raises:
+            InputError: `records` is neither "rank0" nor "all".
             SiteError: a text is not a site.
             InterventionError: something in `interventions` is not one.
             InputError: `keep` is none of an index, a dtype and a mapping of globs to either.
@@ -81,7 +88,9 @@ class Plan:
                     f"{edit!r} is a {type(edit).__name__}, not an intervention; make one with "
                     f"{', '.join('lv.' + o for o in OPERATIONS)}."
                 )
-        return cls(texts, edits, keep_output, max_bytes, keeping(keep), grad, stop)
+        if records not in ("rank0", "all"):
+            raise InputError(f"records is 'rank0' or 'all', not {records!r}.")
+        return cls(texts, edits, keep_output, max_bytes, keeping(keep), grad, stop, records)
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The plan as a JSON object, and the tensors that it refers to by name."""
@@ -94,6 +103,7 @@ class Plan:
             "keep": written_keep(self.keep),
             "grad": self.grad,
             "stop": self.stop,
+            "records": self.records,
         }
         return body, tensors
 
@@ -114,6 +124,7 @@ class Plan:
             read_keep(body.get("keep", [])),
             body.get("grad", False),
             body.get("stop", False),
+            body.get("records", "rank0"),
         )
 
 

@@ -53,7 +53,8 @@ def write(value: Any, tensors: dict[str, Tensor]) -> Any:
         }
     if isinstance(value, Function):
         if value.portable:
-            return {"function": value.name, "path": value.path, "source": value.source}
+            told = {"function": value.name, "path": value.path, "source": value.source}
+            return {**told, **({"ranks": "all"} if value.on_all else {})}
         return {"function": str(value), "portable": False}
     if isinstance(value, Given) and portable(value):
         return {"given": _write_part(value.value, tensors)}
@@ -74,7 +75,8 @@ def read(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     if "number" in value:
         return float(value["number"])
     if "function" in value:
-        return Function(value["function"], value.get("path", ""), value.get("source", ""))
+        path, source = value.get("path", ""), value.get("source", "")
+        return Function(value["function"], path, source, on_all=value.get("ranks") == "all")
     if "given" in value:
         return Given(_read_part(value["given"], tensors))
     if "value" in value:

@@ -29,10 +29,13 @@ from ..taps.ops import OpsMet, OpWish
 from ..taps.skips import Giver
 from ..traces.parts import InterventionReport
 from ..traces.tokens import Tokens
-from ..values import get, main_in, replace
+from ..values import Path, get, main_in, replace
+from .given import parts
 from .givers import check_skip, elements, given_value
 from .heads import heads_at, maps_at
 from .opsites import Asked, why_no_op
+from .pieces import applied
+from .spread import Spread
 
 
 @dataclass
@@ -65,7 +68,9 @@ class Editor:
         interventions: tuple[Intervention, ...],
         tokens: Tokens | None,
         grad: bool = False,
+        spread: Spread | None = None,
     ) -> None:
+        self._spread = spread
         self._config = getattr(model, "config", None)
         self._scope = tokens
         self._frame = Frame(None if tokens is None else tokens.mask)
@@ -92,7 +97,7 @@ class Editor:
         for edit in self._edits:
             for target in edit.targets if not edit.skips else ():
                 if target.site.op is None:
-                    yield target, self._visitor(edit, target.site)
+                    yield target, self._visitor(edit, target.site, target.module)
 
     def wishes(self) -> Iterator[tuple[Target, Callable[[OpsMet], OpWish]]]:
         """Every target between ops with what its module's ops are told, in the order given."""
@@ -104,17 +109,21 @@ class Editor:
     def _wish(self, edit: _Edit, target: Target, ops: OpsMet) -> OpWish:
         edit.ops.append((target, ops))
         site = target.site
-        return OpWish(site.takes_op, lambda name, k: self._visitor(edit, site.at_op(name, k)))
+        return OpWish(site.takes_op, lambda name, k: self._visitor(edit, site.at_op(name, k), target.module))
 
     def givers(self) -> list[tuple[nn.Module, Giver]]:
         """The modules that do not run, each with what gives its value."""
         return [
-            (target.module, _giver(edit, target))
+            (target.module, _giver(edit, target, self._spread))
             for edit in self._edits
             for target in (edit.targets if edit.skips else ())
         ]
 
-    def _visitor(self, edit: _Edit, site: Site) -> Visitor:
+    def skipped(self) -> list[Target]:
+        """The targets that do not run."""
+        return [target for edit in self._edits if edit.skips for target in edit.targets]
+
+    def _visitor(self, edit: _Edit, site: Site, module: nn.Module) -> Visitor:
         heads, maps = heads_at(self._config, site), maps_at(self._config, site)
         covered = self._scope is None or self._scope.cover(site.path)
 
@@ -132,13 +141,44 @@ class Editor:
                     not_recomputed(edit.intervention, where)
                 if elsewhere(edit.intervention, tensor, where, frame):
                     return UNCHANGED
-                new, changed = apply(edit.intervention, tensor, where, frame)
+                new, changed, over = self._applied(edit, module, tensor, path, where, frame)
             edit.calls += 1
             edit.changed.append(changed)
-            edit.overflowed.append(overflowed(tensor, new))
+            edit.overflowed.append(over)
             return replace(value, path, new)
 
         return visit
+
+    def _applied(
+        self,
+        edit: _Edit,
+        module: nn.Module,
+        tensor: Tensor,
+        path: Path,
+        where: Site,
+        frame: Frame,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The new value, and how many elements changed and overflowed."""
+        spread = self._spread
+        if spread is None:
+            new, changed = apply(edit.intervention, tensor, where, frame)
+            return new, changed, overflowed(tensor, new)
+        placement = spread.placement(where, module, where.call or 0, path, tensor)
+        return applied(spread, placement, edit.intervention, tensor, where, frame)
+
+    def settle(self) -> None:
+        """Let the first rank's view of what was changed be all ranks': each counted its part.
+
+        Raises:
+            InterventionError: what went wrong in a function that one rank ran for all.
+        """
+        if self._spread is None:
+            return
+        counts = [(_total(e.changed), _total(e.overflowed)) for e in self._edits]
+        for edit, (changed, over) in zip(
+            self._edits, self._spread.settle(counts), strict=True
+        ):
+            edit.changed, edit.overflowed = [torch.tensor(changed)], [torch.tensor(over)]
 
     def reports(self) -> tuple[InterventionReport, ...]:
         """What became of each intervention, in the order given."""
@@ -187,15 +227,20 @@ class Editor:
         )
 
 
-def _giver(edit: _Edit, target: Target) -> Giver:
+def _giver(edit: _Edit, target: Target, spread: Spread | None) -> Giver:
     def give(call: int, arguments: dict[str, Any]) -> Any:
         edit.met = max(edit.met, call + 1)
         if target.site.call not in (None, call):
             return UNCHANGED
         with _naming(edit.intervention):
-            value = given_value(edit.intervention, target.site.at_call(call), arguments)
+            own: set[int] = set()
+            value = given_value(edit.intervention, target.site.at_call(call), arguments, own)
+            count = elements(value)
+            if spread is not None:
+                value = parts(spread, target.site, value, own)
+                count *= spread.first
         edit.calls += 1
-        edit.changed.append(torch.tensor(elements(value)))
+        edit.changed.append(torch.tensor(count))
         return value
 
     return give

@@ -46,11 +46,14 @@ def _bare(value: Any) -> bool:
     return isinstance(value, PatchSource) or isinstance(value.value, (Tensor, str))
 
 
-def given_value(skip: Intervention, site: Site, arguments: dict[str, Any]) -> Any:
+def given_value(
+    skip: Intervention, site: Site, arguments: dict[str, Any], own: set[int] | None = None
+) -> Any:
     """What the skipped module returns, made anew for each call so that nobody writes to a source.
 
     Args:
         arguments: of the call, by name.
+        own: gets the ids of the tensors that were made from the module's own input.
 
     Raises:
         InterventionError: "input" where the module has no tensor as its input.
@@ -64,7 +67,10 @@ def given_value(skip: Intervention, site: Site, arguments: dict[str, Any]) -> An
             return None
         if main is None:
             raise InterventionError(f"skip at {site}: the module was called without a tensor.")
-        return main.clone()
+        copied = main.clone()
+        if own is not None:
+            own.add(id(copied))
+        return copied
 
     value: Given | PatchSource = skip.args["value"]
     return made(value.at(site)) if isinstance(value, PatchSource) else value.built(made)

@@ -6,6 +6,7 @@ Owns what is kept of each value, the count of calls, and the byte limit. It does
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from ..errors import InterventionError, SiteError
 from ..keeping import WHOLE, Cut, cut_at
 from ..modules import only_holds
+from ..parallel.placements import Placement, Scaled, Whole, whole_shape
 from ..plan import Plan
 from ..regions import Frame
 from ..resolve import Target
@@ -31,6 +33,14 @@ from ..values import get, main_in
 from .absent import never_called, parent_of
 from .copies import Copies
 from .opsites import why_no_op
+from .spread import Spread, early, in_pieces
+
+
+ELSEWHERE = (
+    "its record is on rank 0, which alone keeps records. Read it there, or run with "
+    "records='all' to have it on every rank."
+)
+"""Why a rank has no record of a value that it met."""
 
 
 @dataclass(eq=False)
@@ -66,14 +76,19 @@ class Stopped(BaseException):
 
 @dataclass(frozen=True, eq=False)
 class _Value:
-    """One value that was kept."""
+    """One value that was kept; `tensor` is None where another rank keeps it.
+
+    `late` is what is still to be cut, once the whole is there.
+    """
 
     seen: _Seen
     call: int
-    tensor: Tensor
+    tensor: Tensor | None
     leaf: tuple[str | int, ...]
     aligned: bool
     gradient: Gradient | None
+    placement: Placement | None = None
+    late: Cut = WHOLE
 
 
 class Recorder:
@@ -85,6 +100,7 @@ class Recorder:
         frame: what an index of ``keep=`` may need to know of the run.
         max_bytes: the plan's limit, or what is left of it.
         modules: the model's modules by site path.
+        spread: the ranks, where the model's values lie over several.
     """
 
     def __init__(
@@ -94,8 +110,10 @@ class Recorder:
         frame: Frame,
         max_bytes: int | None,
         modules: Mapping[str, nn.Module],
+        spread: Spread | None = None,
     ) -> None:
         self._modules = modules
+        self._spread = spread
         self._parents: dict[nn.Module, int] = {}
         self._plain: list[tuple[_Seen, int, Plain]] = []
         self._seen = [
@@ -108,6 +126,7 @@ class Recorder:
         self._copies = Copies()
         self.held = 0
         self._awaited = set(range(len(targets)))
+        self._disagreeing: Mapping[Any, float] = {}
         self._values: list[_Value] = []
 
     def visitor(self, position: int) -> Visitor:
@@ -176,14 +195,18 @@ class Recorder:
         if tensor is None:
             self._keep_plain(seen, call, get(value, path))
             return
+        placement = None
+        if self._spread is not None:
+            placement = self._spread.placement(site, seen.target.module, call, path, tensor)
+        now, late = early(seen.cut, placement)
         try:
-            kept = tensor if seen.cut is WHOLE else self._kept(tensor, seen.cut, str(site))
+            kept = tensor if now is WHOLE else self._kept(tensor, now, str(site))
         except InterventionError as error:
             if not seen.target.expanded:
                 raise
             seen.left_out[call] = f"left out: keep= does not fit it. {error}"
             return
-        size = held_bytes(kept)
+        size = self._size(kept, placement)
         limited = self._max_bytes is not None and seen.target.expanded
         if limited and self.held + size > (self._max_bytes or 0):
             seen.left_out[call] = (
@@ -191,14 +214,49 @@ class Recorder:
                 f"{(self._max_bytes or 0) / 2**20:.0f} MiB. Name the site, or raise max_bytes."
             )
             return
-        copy, new = self._copies.take(tensor, kept, seen.cut)
+        copy, new = self._copied(site, call, tensor, kept, now, placement)
         self.held += size if new else 0
         seen.kept += 1
-        gradient = None
-        if self._plan.grad:
-            gradient = watched(tensor, partial(seen.cut.of, frame=self.frame, where=str(site)))
+        gradient = self._gradient(tensor, seen.cut, placement, str(site))
         aligned = self.aligned and seen.cut.keeps_tokens
-        self._values.append(_Value(seen, call, copy, path, aligned, gradient))
+        self._values.append(_Value(seen, call, copy, path, aligned, gradient, placement, late))
+
+    def _size(self, kept: Tensor, placement: Placement | None) -> int:
+        """Bytes of what is kept, of the whole where this is a piece."""
+        if placement is None or not in_pieces(placement):
+            return held_bytes(kept)
+        return math.prod(whole_shape(placement, kept.shape)) * kept.element_size()
+
+    def _copied(
+        self,
+        site: Site,
+        call: int,
+        tensor: Tensor,
+        kept: Tensor,
+        cut: Cut,
+        placement: Placement | None,
+    ) -> tuple[Tensor | None, bool]:
+        """A protected copy where this rank needs one, and whether it counts as new: over several
+        ranks always, as all must count alike."""
+        spread = self._spread
+        if spread is None:
+            return self._copies.take(tensor, kept, cut)
+        if isinstance(placement, Whole):
+            spread.witness.look((str(site), call, cut.part), kept)
+        if spread.holds or in_pieces(placement):
+            return self._copies.take(tensor, kept, cut)[0], True
+        return None, True
+
+    def _gradient(
+        self, tensor: Tensor, cut: Cut, placement: Placement | None, where: str
+    ) -> Gradient | None:
+        if not self._plan.grad:
+            return None
+        kept = partial(cut.of, frame=self.frame, where=where)
+        if self._spread is None or not in_pieces(placement):
+            return watched(tensor, kept)
+        ranks = self._spread.ranks
+        return watched(tensor, lambda g: kept(ranks.to_all([(g, placement)])[0]), on_all=True)
 
     def _kept(self, tensor: Tensor, cut: Cut, where: str) -> Tensor:
         with torch.no_grad():
@@ -210,19 +268,74 @@ class Recorder:
         if not seen.target.expanded:
             self._plain.append((seen, call, kept))
 
+    def kept_where(self) -> dict[str, Any]:
+        """Which ranks have the records, for a trace's description; nothing in one process."""
+        if self._spread is None:
+            return {}
+        return {"records": self._plan.records if self._spread.holds else "elsewhere"}
+
     # --- after the run -----------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Bring together what lies in pieces, where the model is spread over ranks; in one
+        collective for all values of the forward."""
+        spread = self._spread
+        if spread is None:
+            return
+        split = [v for v in self._values if in_pieces(v.placement)]
+        wholes = spread.wholes([(v.tensor, v.placement) for v in split])  # type: ignore[misc]
+        found = dict(zip(map(id, split), wholes or [], strict=False))
+        self._values = [self._settled(v, found.get(id(v))) for v in self._values]
+        self._disagreeing = spread.witness.compare(spread.ranks)
+
+    def _settled(self, value: _Value, whole: Tensor | None) -> _Value:
+        spread, tensor = self._spread, value.tensor
+        assert spread is not None
+        if not spread.holds or tensor is None:
+            return replace(value, tensor=None)
+        if isinstance(value.placement, Scaled):
+            return replace(value, tensor=tensor * value.placement.ranks)
+        if whole is None:
+            return value
+        site = value.seen.target.site
+        try:
+            kept = whole if value.late is WHOLE else self._kept(whole, value.late, str(site))
+        except InterventionError as error:
+            if not value.seen.target.expanded:
+                raise
+            value.seen.left_out[value.call] = f"left out: keep= does not fit it. {error}"
+            value.seen.kept -= 1
+            return replace(value, tensor=None)
+        return replace(value, tensor=kept)
 
     def records(self) -> dict[str, Record]:
         """The records by canonical text, in the order in which the values passed."""
         result: dict[str, Record] = {}
         for value in self._values:
             seen, text = value.seen, value.seen.text_of(value.call)
-            if text not in result:
+            if text not in result and value.tensor is not None:
                 site = seen.target.site.at_call(value.call if seen.calls > 1 else None)
                 result[text] = Record(
-                    site, value.tensor, value.leaf, seen.cut.part, value.aligned, value.gradient
+                    site,
+                    value.tensor,
+                    value.leaf,
+                    seen.cut.part,
+                    value.aligned,
+                    value.gradient,
+                    self._lay(value),
                 )
         return result
+
+    def _lay(self, value: _Value) -> str:
+        """How the value lay over the ranks, in words; "" where the model is in one process."""
+        if self._spread is None or value.placement is None:
+            return ""
+        site = value.seen.target.site
+        said = self._spread.said(value.placement, site)
+        apart = self._disagreeing.get((str(site), value.call, value.seen.cut.part))
+        if apart is None:
+            return said
+        return f"{said}; but the ranks do not have the same: this is rank 0's ({apart:.2g} apart)"
 
     def plain(self) -> dict[str, Plain]:
         """What passed at sites asked for by name where there was no tensor, by canonical text."""
@@ -265,7 +378,10 @@ class Recorder:
             if nothing and not (seen.target.expanded and seen.calls):
                 result[str(seen.target.site)] = self._reason(seen)
         result.update(self._globs_without_ops())
-        held = {value.seen.text_of(value.call) for value in self._values}
+        if self._spread is not None and not self._spread.holds:
+            result.update((v.seen.text_of(v.call), ELSEWHERE) for v in self._values)
+            return result
+        held = {v.seen.text_of(v.call) for v in self._values if v.tensor is not None}
         held |= self.plain().keys() | {str(seen.target.site) for seen, _, _ in self._plain}
         return {site: reason for site, reason in result.items() if site not in held}
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..interventions import Intervention
 from ..modules import blocks, index
-from ..plan import Plan
+from ..plan import Plan, Records
 from ..regions import Frame
 from ..resolve import Target, resolve
 from ..taps.hooks import Point, taps
@@ -28,10 +28,12 @@ from ..watch import Watch
 from ..wrappers.refusal import refuse, refuse_inputs
 from ..wrappers.unwrap import eagerly, unwrap
 from .editor import Editor
+from .given import learn
 from .inputs import Call, prepare
 from .opsites import no_ops
 from .outcome import check_mode, described, last_logits
 from .recorder import Recorder, Stopped
+from .spread import Spread, past_tokens, together
 from .verdict import pronounce
 
 
@@ -48,6 +50,7 @@ def trace(
     grad: bool = False,
     stop: bool = False,
     max_bytes: int | None = None,
+    records: Records = "rank0",
     watch: Watch | None = None,
 ) -> Trace:
     """Run `model` once and keep what passed at `sites`.
@@ -79,6 +82,8 @@ def trace(
         max_bytes: of what globs find, leave out records beyond this many bytes; they are listed
             in ``trace.missed``. Where the sites asked for by name need more, by an estimate before
             the run (see `estimate`), it is refused; one that cannot be estimated is run.
+        records: on a model that transformers split over ranks, where every rank runs this same
+            line, which of them keep records: "rank0" or "all". Values are whole in either case.
         watch: follows the run and can cancel it.
 
     Returns:
@@ -91,6 +96,8 @@ def trace(
         InterventionError: an intervention that does not fit; names site, shapes and rule.
         IdleInterventionError: after the run, an intervention that met no value; it has the trace.
         LimitError: the sites asked for by name need more than `max_bytes`; lists the largest.
+        RankDivergenceError: ranks of one model were asked for different runs, or one did not come.
+        DegreeError: the model cannot be split over so many ranks.
         RunCancelled: `watch` was cancelled.
     """
     plan = Plan.make(
@@ -101,6 +108,7 @@ def trace(
         keep=keep,
         grad=grad,
         stop=stop,
+        records=records,
     )
     if max_bytes is not None:
         from .estimate import within
@@ -119,11 +127,13 @@ def extract(
     chat: bool = False,
     keep: Any = None,
     stop: bool = False,
+    records: Records = "rank0",
     watch: Watch | None = None,
 ) -> dict[str, Tensor]:
     """The tensors at `sites`, keyed by the texts asked for; a glob's by their canonical texts.
 
-    See `trace` for the arguments.
+    See `trace` for the arguments. On a rank that keeps no records the mapping is empty, and reading
+    a site from it says why.
 
     Raises:
         SiteError: besides what `trace` raises, a site without ``@call`` that was called several
@@ -140,6 +150,7 @@ def extract(
         chat=chat,
         keep=keep,
         stop=stop,
+        records=records,
         watch=watch,
     )
     return extracted(seen, asked)
@@ -162,12 +173,20 @@ def run(
     call = prepare(module, inputs, tokenizer, chat=chat)
     refuse(modules, plan.sites)
     targets = resolve(plan.sites, modules)
-    editor = Editor(module, modules, plan.interventions, call.tokens, plan.grad)
+    spread = Spread.over(module, plan.records)
+    editor = Editor(module, modules, plan.interventions, call.tokens, plan.grad, spread)
     frame = Frame(None if call.tokens is None else call.tokens.mask)
-    recorder = Recorder(targets, plan, frame, plan.max_bytes, modules)
+    recorder = Recorder(targets, plan, frame, plan.max_bytes, modules, spread)
     points = _points(targets, recorder, editor, module, watch)
+    if spread is not None:
+        spread.agree(module, plan, call)
+        spread.begin(None if call.tokens is None else call.tokens.ids, past_tokens(call))
+        learn(spread, module, call, editor.skipped())
     started = time.time()
-    output, stopped = _forward(module, call, points, editor, plan.grad)
+    with together(spread):
+        output, stopped = _forward(module, call, points, editor, plan.grad)
+        recorder.settle()
+    editor.settle()
     if watch is not None:
         watch.check()
     result = _trace(module, plan, call, recorder, editor, output, tokenizer, started)
@@ -272,7 +291,7 @@ def _trace(
                 module, output, call.tokens, call.kwargs.get("decoder_attention_mask")
             ),
             output=output if plan.keep_output or plan.grad else None,
-            meta=described(module, started),
+            meta=described(module, started) | recorder.kept_where(),
             spell=speller(tokenizer),
         )
     )

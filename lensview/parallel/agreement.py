@@ -46,7 +46,7 @@ def agree(
             and the first part that differs, or the ranks that did not come in time.
     """
     parts = {"request": digests} if isinstance(digests, str) else dict(digests)
-    posts = _exchange(ranks, what, json.dumps({"what": what, "parts": parts}), timeout)
+    posts = exchange(ranks, what, json.dumps({"what": what, "parts": parts}), timeout)
     said = [json.loads(post) for post in posts]
     others = {rank: _difference(said[0], theirs) for rank, theirs in enumerate(said)}
     differing = [f"rank {rank} has {text}" for rank, text in others.items() if text]
@@ -57,13 +57,20 @@ def agree(
         )
 
 
+def announce(ranks: Ranks, post: str) -> None:
+    """Post for the exchange that the other ranks may come to, and do not wait for them."""
+    name = _name(ranks)
+    _round(ranks).set(f"{_rounds.get(name, 0)}/{ranks.rank}", post)
+    _rounds[name] = _rounds.get(name, 0) + 1
+
+
 def share_errors(ranks: Ranks, error: str | None, timeout: timedelta = TIMEOUT) -> dict[int, str]:
     """The errors of all ranks, by rank, on every rank; to be called on each, with None without one.
 
     Raises:
         RankDivergenceError: a rank did not come in time.
     """
-    posts = _exchange(ranks, "end of a run", json.dumps(error), timeout)
+    posts = exchange(ranks, "end of a run", json.dumps(error), timeout)
     told = {rank: json.loads(post) for rank, post in enumerate(posts)}
     return {rank: text for rank, text in told.items() if text is not None}
 
@@ -92,8 +99,12 @@ def _store() -> Any:
     return dist.distributed_c10d._get_default_store()
 
 
-def _exchange(ranks: Ranks, what: str, post: str, timeout: timedelta) -> list[str]:
-    """What every rank posts, by rank. A key is gone once all ranks have come to the next round."""
+def exchange(ranks: Ranks, what: str, post: str, timeout: timedelta = TIMEOUT) -> list[str]:
+    """What every rank posts, by rank. A key is gone once all ranks have come to the next round.
+
+    Raises:
+        RankDivergenceError: a rank did not come in time.
+    """
     import torch.distributed as dist
     from torch._C._distributed_c10d import PrefixStore
 

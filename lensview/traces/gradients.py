@@ -29,8 +29,13 @@ class Gradient:
         self.value = gradient if self.value is None else self.value + gradient
 
 
-def watched(tensor: Tensor, cut: Callable[[Tensor], Tensor]) -> Gradient:
+def watched(
+    tensor: Tensor, cut: Callable[[Tensor], Tensor], *, on_all: bool = False
+) -> Gradient:
     """The slot of `tensor`, filled at each backward by what `cut` keeps of its gradient.
+
+    With `on_all`, `cut` is a matter of several ranks: it is called for every gradient, also where
+    this rank's slot is gone.
 
     A hook stays on the tensor where it lives on in a graph; on a leaf it is taken off again with
     the slot. Parameters get none: nothing of a run may hang on a model.
@@ -48,12 +53,15 @@ def watched(tensor: Tensor, cut: Callable[[Tensor], Tensor]) -> Gradient:
 
     def store(gradient: Tensor) -> None:
         found = held()
+        if found is None and not on_all:
+            return
+        with torch.no_grad():
+            kept = cut(gradient.detach()).clone()
         if found is not None:
-            with torch.no_grad():
-                found.arrived(cut(gradient.detach()).clone())
+            found.arrived(kept)
 
     register: Any = tensor.register_hook
     handle = register(store)
-    if tensor.is_leaf:
+    if tensor.is_leaf and not on_all:
         weakref.finalize(slot, handle.remove).atexit = False
     return slot

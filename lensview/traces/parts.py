@@ -31,6 +31,9 @@ class Record:
         aligned: whether dims 0 and 1 can be the run's batch and tokens: not where ``keep=`` cut
             them, and not for values of other tokens than the run's.
         gradient: filled by the caller's backward in a run with ``grad=True``; else None.
+        placement: how the value lay over the ranks of a sharded model, in words: "shard of dim 2
+            (48) over 2 ranks, colwise"; the tensor is the whole, unless this says "rank-local" and
+            why. "" where the model was in one process.
     """
 
     site: Site
@@ -39,6 +42,7 @@ class Record:
     part: str = ""
     aligned: bool = True
     gradient: Gradient | None = None
+    placement: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,6 +58,7 @@ def write(parts: Parts, path: str | PathLike[str]) -> None:
                 "leaf": list(r.leaf),
                 "part": r.part,
                 "aligned": r.aligned,
+                "placement": r.placement,
                 "tensor": table.put(s, r.tensor),
             }
             for s, r in parts.records.items()
@@ -200,6 +201,7 @@ def _parts(body: dict[str, Any], tensors: dict[str, Tensor], tokenizer: Any) -> 
             # Files of earlier versions hold whole values only.
             r.get("part", ""),
             r.get("aligned", True),
+            placement=r.get("placement", ""),
         )
         for r in body["sites"]
     }

@@ -205,6 +205,16 @@ class Trace(Mapping[str, Tensor]):
             )
         return record.gradient.value
 
+    def placement(self, text: str) -> str:
+        """How the record's value lay over the ranks, in words; "" for a model in one process.
+
+        The record is the whole all the same, unless this says "rank-local", and why.
+
+        Raises:
+            SiteError, NotRecordedError: there is no record at `text`.
+        """
+        return self.record(text).placement
+
     # --- tokens and predictions --------------------------------------------------------------
 
     def aligned(self, text: str) -> bool:
@@ -278,8 +288,13 @@ class Trace(Mapping[str, Tensor]):
         return Diff.of(self._parts, other._parts)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the trace as one safetensors file, complete or not at all (see `storage`)."""
-        write(self._parts, path)
+        """Write the trace as one safetensors file, complete or not at all (see `storage`).
+
+        Over several ranks the first one writes; on the others, which may run the same line, nothing
+        happens.
+        """
+        if self.meta.get("records") != "elsewhere":
+            write(self._parts, path)
 
 
 def load(
@@ -303,6 +318,17 @@ def load(
     return Trace(read(path, tokenizer, device))
 
 
+class Elsewhere(dict[str, Tensor]):
+    """What `lv.extract` gives on a rank that keeps no records: nothing, and reading says why."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def __missing__(self, text: str) -> Tensor:
+        return self._trace[text]
+
+
 def extracted(trace: Trace, asked: Sequence[str]) -> dict[str, Tensor]:
     """What `lv.extract` gives: asked texts as keys, what a glob expanded to by canonical texts.
 
@@ -310,6 +336,8 @@ def extracted(trace: Trace, asked: Sequence[str]) -> dict[str, Tensor]:
         SiteError, NotRecordedError: a site was called several times, or not seen.
     """
     result: dict[str, Tensor] = {}
+    if trace.meta.get("records") == "elsewhere":
+        return Elsewhere(trace)
     for text in asked:
         if Site.parse(text).is_glob:
             result.update((site, trace[site]) for site in trace.asked(text))

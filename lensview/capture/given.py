@@ -1,0 +1,82 @@
+"""Given: the parts of a skipped module's value on a model that lies over several ranks.
+
+Owns how the outputs of skipped modules lie, learnt by a plain forward before the first run that
+skips them, and the cut of a given value to what the model goes on with on this rank. What is given
+is `givers.py`'s.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InterventionError
+from ..parallel.placements import Local, Whole, piece
+from ..resolve import Target
+from ..sites import Site
+from ..taps.hooks import UNCHANGED, Point, taps
+from ..values import leaves, replace
+from .inputs import Call
+from .spread import Lies, Spread
+
+def learn(spread: Spread, module: nn.Module, call: Call, targets: Iterable[Target]) -> None:
+    """See how the outputs of modules that are to be skipped lie, by a plain forward before: once
+    for each in a process."""
+    known = spread.outputs
+    unknown = [t for t in targets if t.site.path not in known]
+    if not unknown:
+        return
+    points = [_listening(spread, t, known) for t in unknown]
+    args, kwargs = copy.deepcopy((call.args, call.kwargs))
+    devices = [spread.ranks.device] if spread.ranks.device.type != "cpu" else []
+    with torch.random.fork_rng(devices), torch.no_grad(), taps(module, points):
+        module(*args, **kwargs)
+
+
+def _listening(spread: Spread, target: Target, known: dict[str, Lies]) -> Point:
+    point = Point(target.module)
+
+    def see(call: int, value: Any) -> Any:
+        lies = known.setdefault(target.site.path, {})
+        for path, leaf in leaves(value):
+            if isinstance(leaf, Tensor):
+                lies[path] = spread.placement(target.site, target.module, call, path, leaf)
+        return UNCHANGED
+
+    point.records["output"].append(see)
+    return point
+
+
+def parts(spread: Spread, site: Site, value: Any, own: Collection[int]) -> Any:
+    """What this rank goes on with of a given value, which is the whole.
+
+    Args:
+        own: the ids of tensors in it that are this rank's parts already.
+
+    Raises:
+        InterventionError: nobody knows how the module's output lies.
+    """
+    lies = spread.outputs.get(site.path, {})
+    for path, leaf in list(leaves(value)):
+        if not isinstance(leaf, Tensor) or id(leaf) in own:
+            continue
+        placement = lies.get(path)
+        if placement is None or isinstance(placement, Local):
+            why = "" if placement is None else placement.reason
+            raise InterventionError(
+                f"skip at {site}: how its value lies over the {spread.ranks.size} ranks is not "
+                f"known. {why} Skip a module around it."
+            )
+        if not isinstance(placement, Whole):
+            size = getattr(placement, "size", None)
+            if size is not None and leaf.shape[placement.dim] != size:  # type: ignore[union-attr]
+                raise InterventionError(
+                    f"skip at {site}: the value {tuple(leaf.shape)} has not the {size} of the "
+                    f"whole layer along dim {placement.dim}."  # type: ignore[union-attr]
+                )
+            value = replace(value, path, piece(leaf, placement, spread.ranks.size, spread.ranks.rank))
+    return value
