@@ -30,6 +30,8 @@ TIMEOUT = timedelta(seconds=60)
 """How long ranks wait for each other: longer than a model's first look takes."""
 _rounds: dict[str, int] = {}
 """Per group, how many exchanges all its ranks have come to."""
+_left: set[str] = set()
+"""The groups whose last exchange ended here for want of another rank."""
 
 
 def agree(
@@ -112,14 +114,21 @@ def exchange(ranks: Ranks, what: str, post: str, timeout: timedelta = TIMEOUT) -
     turn = _rounds.get(name, 0)
     store = PrefixStore(f"lensview/{name}", _store())
     keys = [f"{turn}/{rank}" for rank in range(ranks.size)]
+    if name in _left:
+        _left.discard(name)
+        store.delete_key(f"left/{ranks.rank}")
     store.set(keys[ranks.rank], post)
     try:
         store.wait(keys, timeout)
     except Exception as error:
-        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-        if missing:
-            # The next exchange is this one again: ranks that went on count as this one does.
+        absent = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        if absent:
+            # The next exchange is this one again, so this rank's post must not be read later. The
+            # mark tells those still waiting that this rank was here.
+            _left.add(name)
+            store.set(f"left/{ranks.rank}", "")
             store.delete_key(keys[ranks.rank])
+            missing = [rank for rank in absent if not store.check([f"left/{rank}"])] or absent
             raise RankDivergenceError(
                 f"Rank {' and '.join(map(str, missing))} of {ranks.size} did not come to this "
                 f"{what} within {timeout.total_seconds():g} s. Nothing more was run here. Every "

@@ -21,9 +21,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lensview.errors import InputError, PlacementError, RankDivergenceError, SiteError
+from lensview.errors import (
+    DegreeError,
+    InputError,
+    PlacementError,
+    RankDivergenceError,
+    SiteError,
+)
 from lensview.parallel import agreement, byhand
 from lensview.parallel.agreement import agree, digest, share_errors
+from lensview.parallel.degrees import check_degree, unplanned
 from lensview.parallel.group import Grads, Ranks
 from lensview.parallel.placements import Local, Packed, Placement, Scaled, Shard, Whole
 from lensview.parallel.weights import weight
@@ -497,6 +504,54 @@ def by_hand(out: Path) -> Any:
         byhand.shard(model, torch.zeros(2, 3), 2)
 
 
+def degrees(out: Path) -> Any:
+    """What `check_degree` lets through runs, and computes what one process does."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.distributed.configuration_utils import DistributedConfig
+
+    size = dist.get_world_size()
+    shapes: list[dict[str, Any]] = [
+        {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4},
+        {"num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 2},
+        {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4},
+        {"num_attention_heads": 6, "num_key_value_heads": 6, "model_type": "qwen3"},
+        {"num_attention_heads": 6, "num_key_value_heads": 6, "model_type": "mixtral"},
+    ]
+    told = {}
+    for i, shape in enumerate(shapes):
+        kind = shape.get("model_type", "llama")
+        config = AutoConfig.for_model(
+            kind,
+            **{"vocab_size": 101, "hidden_size": 24, "intermediate_size": 31}
+            | {"num_hidden_layers": 1, "num_local_experts": 4, "pad_token_id": None}
+            | shape,
+        )
+        name = f"{kind} {shape['num_attention_heads']}/{shape['num_key_value_heads']}"
+        try:
+            check_degree(config, size)
+        except DegreeError as error:
+            told[name] = str(error)
+            continue
+        torch.manual_seed(0)
+        alone = AutoModelForCausalLM.from_config(config).eval()
+        place = out / f"degrees{i}"
+        if dist.get_rank() == 0:
+            alone.save_pretrained(place)
+        dist.barrier()
+        model = AutoModelForCausalLM.from_pretrained(
+            place, distributed_config=DistributedConfig(tp_size=size)
+        )
+        assert unplanned(model) is None and Ranks.of(model) is not None
+        ids = torch.tensor([[5, 17, 3, 9]])
+        with torch.no_grad():
+            torch.testing.assert_close(model(ids).logits, alone(ids).logits, rtol=1e-4, atol=1e-5)
+        for at, parameter in alone.named_parameters():
+            assert torch.equal(weight(model, at), parameter.detach()), at
+            assert torch.equal(weight(model, at, [1, 0]), parameter.detach()[[1, 0]]), at
+        told[name] = "runs"
+    return told
+
+
 CHECKS: tuple[Callable[[Path], Any], ...] = (
     flush,
     nothing_to_move,
@@ -510,6 +565,7 @@ CHECKS: tuple[Callable[[Path], Any], ...] = (
     many_rounds,
     weights,
     by_hand,
+    degrees,
 )
 
 
