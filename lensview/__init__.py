@@ -13,6 +13,7 @@ from .capture.inputs import Args
 from .capture.run import extract, trace
 from .errors import (
     CaptureUnsupportedError,
+    DegreeError,
     IdleInterventionError,
     InputError,
     InterventionError,
@@ -21,6 +22,8 @@ from .errors import (
     LimitError,
     MissingExtraError,
     NotRecordedError,
+    PlacementError,
+    RankDivergenceError,
     RunCancelled,
     SiteError,
     TraceFileError,
@@ -63,6 +66,8 @@ if TYPE_CHECKING:
     from .demo_model import demo
     from .explorer import Explorer, explore
     from .magic import load_ipython_extension, unload_ipython_extension
+    from .parallel.byhand import gather, shard
+    from .parallel.weights import weight
     from .traces.merge import merge_ranks
     from .wrappers.report import findings
 
@@ -78,6 +83,9 @@ _LATER = {
     "source": "capture.source",
     "merge_ranks": "traces.merge",
     "findings": "wrappers.report",
+    "gather": "parallel.byhand",
+    "shard": "parallel.byhand",
+    "weight": "parallel.weights",
     "demo": "demo_model",
     "Explorer": "explorer",
     "explore": "explorer",
@@ -88,6 +96,7 @@ _LATER = {
 __all__ = [
     "Args",
     "CaptureUnsupportedError",
+    "DegreeError",
     "Diff",
     "DistributedCaptureUnsupportedError",
     "Effect",
@@ -107,7 +116,9 @@ __all__ = [
     "LocalSession",
     "MissingExtraError",
     "NotRecordedError",
+    "PlacementError",
     "Plan",
+    "RankDivergenceError",
     "RunCancelled",
     "Session",
     "Site",
@@ -131,6 +142,7 @@ __all__ = [
     "extract",
     "figures",
     "findings",
+    "gather",
     "generate",
     "load",
     "load_ipython_extension",
@@ -141,11 +153,13 @@ __all__ = [
     "project_out",
     "put",
     "scale",
+    "shard",
     "skip",
     "source",
     "trace",
     "unload_ipython_extension",
     "unwrap",
+    "weight",
     "zero",
 ]
 

@@ -21,7 +21,6 @@ from .keeping import written as written_keep
 from .portable import read, write
 from .sites import Site
 
-
 Records = Literal["rank0", "all"]
 
 

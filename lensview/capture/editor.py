@@ -108,8 +108,12 @@ class Editor:
 
     def _wish(self, edit: _Edit, target: Target, ops: OpsMet) -> OpWish:
         edit.ops.append((target, ops))
-        site = target.site
-        return OpWish(site.takes_op, lambda name, k: self._visitor(edit, site.at_op(name, k), target.module))
+        site, module = target.site, target.module
+
+        def visitor(name: str, k: int) -> Visitor:
+            return self._visitor(edit, site.at_op(name, k), module)
+
+        return OpWish(site.takes_op, visitor)
 
     def givers(self) -> list[tuple[nn.Module, Giver]]:
         """The modules that do not run, each with what gives its value."""
@@ -175,9 +179,7 @@ class Editor:
         if self._spread is None:
             return
         counts = [(_total(e.changed), _total(e.overflowed)) for e in self._edits]
-        for edit, (changed, over) in zip(
-            self._edits, self._spread.settle(counts), strict=True
-        ):
+        for edit, (changed, over) in zip(self._edits, self._spread.settle(counts), strict=True):
             edit.changed, edit.overflowed = [torch.tensor(changed)], [torch.tensor(over)]
 
     def reports(self) -> tuple[InterventionReport, ...]:

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InterventionError
-from ..parallel.placements import Local, Whole, piece
+from ..parallel.placements import Local, Packed, Shard, Whole, piece
 from ..resolve import Target
 from ..sites import Site
 from ..taps.hooks import UNCHANGED, Point, taps
 from ..values import leaves, replace
 from .inputs import Call
 from .spread import Lies, Spread
+
 
 def learn(spread: Spread, module: nn.Module, call: Call, targets: Iterable[Target]) -> None:
     """See how the outputs of modules that are to be skipped lie, by a plain forward before: once
@@ -60,7 +61,7 @@ def parts(spread: Spread, site: Site, value: Any, own: Collection[int]) -> Any:
     Raises:
         InterventionError: nobody knows how the module's output lies.
     """
-    lies = spread.outputs.get(site.path, {})
+    ranks, lies = spread.ranks, spread.outputs.get(site.path, {})
     for path, leaf in list(leaves(value)):
         if not isinstance(leaf, Tensor) or id(leaf) in own:
             continue
@@ -68,15 +69,14 @@ def parts(spread: Spread, site: Site, value: Any, own: Collection[int]) -> Any:
         if placement is None or isinstance(placement, Local):
             why = "" if placement is None else placement.reason
             raise InterventionError(
-                f"skip at {site}: how its value lies over the {spread.ranks.size} ranks is not "
-                f"known. {why} Skip a module around it."
+                f"skip at {site}: how its value lies over the {ranks.size} ranks is not known. "
+                f"{why} Skip a module around it."
+            )
+        if isinstance(placement, (Shard, Packed)) and leaf.shape[placement.dim] != placement.size:
+            raise InterventionError(
+                f"skip at {site}: the value {tuple(leaf.shape)} has not the {placement.size} of "
+                f"the whole layer along dim {placement.dim}."
             )
         if not isinstance(placement, Whole):
-            size = getattr(placement, "size", None)
-            if size is not None and leaf.shape[placement.dim] != size:  # type: ignore[union-attr]
-                raise InterventionError(
-                    f"skip at {site}: the value {tuple(leaf.shape)} has not the {size} of the "
-                    f"whole layer along dim {placement.dim}."  # type: ignore[union-attr]
-                )
-            value = replace(value, path, piece(leaf, placement, spread.ranks.size, spread.ranks.rank))
+            value = replace(value, path, piece(leaf, placement, ranks.size, ranks.rank))
     return value

@@ -53,10 +53,9 @@ def applied(
         return _by_first(spread, placement, intervention, tensor, site, frame)
     if alone(intervention, placement):
         return _counted(intervention, tensor, site, frame, own_part(placement) or spread.first)
-    grads = "same"
-    whole = spread.ranks.whole(tensor, placement, grads=grads)
+    whole = spread.ranks.whole(tensor, placement, grads="same")
     new, changed, over = _counted(intervention, whole, site, frame, spread.first)
-    return spread.ranks.own(new, placement, grads=grads), changed, over
+    return spread.ranks.own(new, placement, grads="same"), changed, over
 
 
 def alone(intervention: Intervention, placement: Placement) -> bool:

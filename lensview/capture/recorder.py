@@ -35,7 +35,6 @@ from .copies import Copies
 from .opsites import why_no_op
 from .spread import Spread, early, in_pieces
 
-
 ELSEWHERE = (
     "its record is on rank 0, which alone keeps records. Read it there, or run with "
     "records='all' to have it on every rank."
@@ -283,7 +282,8 @@ class Recorder:
         if spread is None:
             return
         split = [v for v in self._values if in_pieces(v.placement)]
-        wholes = spread.wholes([(v.tensor, v.placement) for v in split])  # type: ignore[misc]
+        pairs = [(v.tensor, v.placement) for v in split]
+        wholes = spread.wholes([(t, p) for t, p in pairs if t is not None and p is not None])
         found = dict(zip(map(id, split), wholes or [], strict=False))
         self._values = [self._settled(v, found.get(id(v))) for v in self._values]
         self._disagreeing = spread.witness.compare(spread.ranks)

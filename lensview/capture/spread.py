@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..errors import CaptureUnsupportedError, InterventionError, RankDivergenceError
 from ..indices import At, Index
 from ..keeping import WHOLE, Cut
-from ..parallel.agreement import agree, digest, exchange
+from ..parallel.agreement import agree, announce, digest, exchange
 from ..parallel.degrees import check_degree, unplanned
 from ..parallel.group import Ranks
 from ..parallel.layout import Layout

@@ -59,13 +59,6 @@ def agree(
         )
 
 
-def announce(ranks: Ranks, post: str) -> None:
-    """Post for the exchange that the other ranks may come to, and do not wait for them."""
-    name = _name(ranks)
-    _round(ranks).set(f"{_rounds.get(name, 0)}/{ranks.rank}", post)
-    _rounds[name] = _rounds.get(name, 0) + 1
-
-
 def share_errors(ranks: Ranks, error: str | None, timeout: timedelta = TIMEOUT) -> dict[int, str]:
     """The errors of all ranks, by rank, on every rank; to be called on each, with None without one.
 
@@ -101,18 +94,22 @@ def _store() -> Any:
     return dist.distributed_c10d._get_default_store()
 
 
+def announce(ranks: Ranks, post: str) -> None:
+    """Post for the exchange that the other ranks may come to, without waiting for theirs."""
+    name, store = _rooms(ranks)
+    turn = _rounds.get(name, 0)
+    store.set(f"{turn}/{ranks.rank}", post)
+    _rounds[name] = turn + 1
+
+
 def exchange(ranks: Ranks, what: str, post: str, timeout: timedelta = TIMEOUT) -> list[str]:
     """What every rank posts, by rank. A key is gone once all ranks have come to the next round.
 
     Raises:
         RankDivergenceError: a rank did not come in time.
     """
-    import torch.distributed as dist
-    from torch._C._distributed_c10d import PrefixStore
-
-    name = "/".join(map(str, dist.get_process_group_ranks(ranks.group)))
+    name, store = _rooms(ranks)
     turn = _rounds.get(name, 0)
-    store = PrefixStore(f"lensview/{name}", _store())
     keys = [f"{turn}/{rank}" for rank in range(ranks.size)]
     if name in _left:
         _left.discard(name)
@@ -141,6 +138,15 @@ def exchange(ranks: Ranks, what: str, post: str, timeout: timedelta = TIMEOUT) -
         store.delete_key(f"{turn - 1}/{ranks.rank}")
     _rounds[name] = turn + 1
     return posts
+
+
+def _rooms(ranks: Ranks) -> tuple[str, Any]:
+    """The group's name here, and its own part of the store."""
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import PrefixStore
+
+    name = "/".join(map(str, dist.get_process_group_ranks(ranks.group)))
+    return name, PrefixStore(f"lensview/{name}", _store())
 
 
 # --- Digests --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,6 +129,16 @@ def splits(module: nn.Module) -> dict[str, Split]:
     """Every own parameter that is split, by name."""
     found = ((name, split_of(module, name)) for name in module._parameters)
     return {name: split for name, split in found if split is not None}
+
+
+def on_mesh(model: nn.Module, modules: Mapping[str, nn.Module], name: str) -> bool:
+    """Whether a parameter, by its site name, is split over the mesh of `model`'s tensor
+    parallelism, by a module that transformers wrapped or planned for."""
+    path, _, parameter = name.rpartition(".")
+    owner = modules.get(path)
+    tensor = None if owner is None else owner._parameters.get(parameter)
+    mesh = getattr(tensor, "device_mesh", None)
+    return mesh is not None and mesh == sharding(model).mesh
 
 
 def _splits(module: nn.Module) -> Iterator[str]:

@@ -29,9 +29,7 @@ class Gradient:
         self.value = gradient if self.value is None else self.value + gradient
 
 
-def watched(
-    tensor: Tensor, cut: Callable[[Tensor], Tensor], *, on_all: bool = False
-) -> Gradient:
+def watched(tensor: Tensor, cut: Callable[[Tensor], Tensor], *, on_all: bool = False) -> Gradient:
     """The slot of `tensor`, filled at each backward by what `cut` keeps of its gradient.
 
     With `on_all`, `cut` is a matter of several ranks: it is called for every gradient, also where

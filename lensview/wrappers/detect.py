@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..modules import index
+from ..parallel.styles import is_sharded, on_mesh
 from ..sites import escape, split_path
 from ..values import leaves
 from .findings import Finding
@@ -32,7 +33,19 @@ def scan(modules: Mapping[str, nn.Module]) -> tuple[Finding, ...]:
     look = _Look(modules)
     for path, module in modules.items():
         look.at(path, module)
-    return tuple(look.found)
+    return tuple(f for f in look.found if not _is_whole(f, modules))
+
+
+def _is_whole(finding: Finding, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether a finding is of transformers' tensor parallelism, whose values are made whole."""
+    if finding.kind not in ("tensor parallel", "DTensor", "DeviceMesh"):
+        return False
+    root = modules.get("")
+    if root is None or not is_sharded(root):
+        return False
+    if finding.kind == "DTensor":
+        return on_mesh(root, modules, finding.where)
+    return True
 
 
 def split_inputs(inputs: Any) -> tuple[Finding, ...]:

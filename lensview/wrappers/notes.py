@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from ..modules import original
+from ..parallel.styles import is_sharded, sharding
 from ..sites import join
 from ..values import leaves
 from .findings import Finding, Level
@@ -32,12 +33,26 @@ def notes(model: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[Findin
     """What to know of a model, besides what `detect.scan` refuses; `modules` as `index` gives."""
     if part := fragment(model):
         yield Finding("fragment", "", part, level="warning")
+    if is_sharded(model):
+        yield _split(model)
     yield from _mode(model, modules)
     yield from _hooks(modules)
     for path, module in modules.items():
         yield from _module(path, module)
     yield from _placement(model, modules)
     yield from _tied(modules)
+
+
+def _split(model: nn.Module) -> Finding:
+    how = sharding(model)
+    if how.refused:
+        what = f"split over {how.ranks} ranks, but {how.refused}: values are labelled rank-local."
+        return Finding("tensor parallel", "", what, level="warning")
+    what = (
+        f"split by transformers over {how.ranks} ranks: values are read and edited whole, by code "
+        "that every rank runs."
+    )
+    return Finding("tensor parallel", "", what, level="fine")
 
 
 def notes_on_inputs(model: nn.Module, inputs: Any) -> Iterator[Finding]:
