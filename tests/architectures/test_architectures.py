@@ -11,8 +11,9 @@ from torch import Tensor, nn
 import lensview as lv
 
 from ..by_hand import by_hand
+from .calls import Row
 from .shrink import tiny
-from .table import LEFT_OUT, ROWS, Row
+from .table import LEFT_OUT, ROWS
 
 CASES = [pytest.param(row, id=row.kind, marks=() if row.fast else pytest.mark.full) for row in ROWS]
 
