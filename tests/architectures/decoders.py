@@ -7,10 +7,9 @@ with a plan of its own has a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .calls import CAUSAL, Row, ids, rows, text
+from .calls import CAUSAL, Row, ids, rows, sized, text
 
 _LINEAR: dict[str, Any] = {"layer_types": ["linear_attention", "full_attention"]}
 _CONV: dict[str, Any] = {"layer_types": ["conv", "full_attention"]}
@@ -42,12 +41,6 @@ _INDEXER = {
 _INDEX = {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 2}
 
 
-def _sized(group: str, sizes: Mapping[str, dict[str, Any]]) -> Iterator[Row]:
-    """Rows of models that are called with text and need sizes of their own."""
-    for kind, own in sizes.items():
-        yield Row(kind, CAUSAL, text, group, own)
-
-
 DECODERS: tuple[Row, ...] = (
     *rows(
         "decoder",
@@ -57,14 +50,16 @@ DECODERS: tuple[Row, ...] = (
         "persimmon bitnet diffllama helium glm4 exaone4 ernie4_5 arcee apertus apertus1p5_text "
         "beam cohere2 cwm doge dory emu3 exaone flint fuyu git glm gpt-sw3 gpt_bigcode "
         "gpt_neox_japanese granite_swa hrm_text hyperclovax internlm3 iquestcoder jais2 minicpm3 "
-        "ministral3 mllama modernbert-decoder moshi moss_transcribe_diarize mpt nanochat olmo "
+        "ministral3 modernbert-decoder moshi moss_transcribe_diarize mpt nanochat olmo "
         "olmo3 openai-gpt seed_oss trocr vaultgemma youtu gemma4 gemma4_text gemma4_unified "
         "gemma4_unified_text",
         text,
         fast="gpt2 gemma2",
     ),
-    *_sized(
+    *sized(
         "decoder",
+        CAUSAL,
+        text,
         {
             "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
             "ctrl": {"dff": 48},
@@ -122,8 +117,10 @@ DECODERS: tuple[Row, ...] = (
         text,
         fast="gpt_oss qwen3_moe deepseek_v3",
     ),
-    *_sized(
+    *sized(
         "experts",
+        CAUSAL,
+        text,
         {
             "dbrx": {
                 "attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0},
@@ -156,8 +153,10 @@ DECODERS: tuple[Row, ...] = (
     Row("mamba2", CAUSAL, ids, "recurrent", {"num_heads": 4, "head_dim": 16, "n_groups": 1}),
     *rows("hybrid", CAUSAL, "lfm2 minimax lara_mini olmo_hybrid", text),
     Row("qwen3_next", CAUSAL, text, "hybrid", _LINEAR, fast=True),
-    *_sized(
+    *sized(
         "hybrid",
+        CAUSAL,
+        text,
         {
             "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
             "bamba": {"attn_layer_indices": [1], "mamba_n_groups": 1},
