@@ -47,6 +47,7 @@ _SWIN = {
     "window_size": 2,
 }
 _PVT = {**_STAGES, "image_size": 32, "num_attention_heads": [2] * 4}
+_PYRAMID = {**_STAGES, "num_attention_heads": [2] * 4, "decoder_hidden_size": 8}
 _SCALED = {
     "width_coefficient": 0.25,
     "depth_coefficient": 0.1,
@@ -54,8 +55,6 @@ _SCALED = {
     "image_size": 32,
 }
 """320 is a quarter of the 1280 channels that EfficientNet ends with."""
-
-
 _SEEN: dict[str, Any] = {"image_token_id": IMAGE}
 _DEEPSTACK = {
     **_SEEN,
@@ -79,9 +78,9 @@ SENSES: tuple[Row, ...] = (
     *rows(
         "vision",
         BASE,
-        "vit deit beit dinov2 dinov3_vit mobilevit ijepa "
-        "siglip_vision_model clip_vision_model vit_mae data2vec-vision mobilenet_v2 "
-        "vit_msn dinov2_with_registers yolos pixtral swiftformer mlcd_vision_model pixio "
+        "vit deit beit dinov2 dinov3_vit ijepa "
+        "siglip_vision_model clip_vision_model vit_mae data2vec-vision "
+        "vit_msn dinov2_with_registers yolos pixtral mlcd_vision_model pixio "
         "vitdet aimv2_vision_model chinese_clip_vision_model sam_vision_model dpt internvl_vision "
         "tipsv2_vision_model",
         image,
@@ -101,9 +100,14 @@ SENSES: tuple[Row, ...] = (
         BASE,
         image,
         {
+            "mobilevit": {"hidden_sizes": [16] * 3, "neck_hidden_sizes": [8] * 7},
+            "mobilenet_v1": {"depth_multiplier": 0.1},
+            "mobilenet_v2": {"depth_multiplier": 0.1},
+            "swiftformer": {"depths": [1] * 4, "embed_dims": [8] * 4},
+            "glpn": _PYRAMID,
             "bit": {**_STAGES, "embedding_size": 16, "num_groups": 4},
             "focalnet": {"embed_dim": 8, "depths": [1] * 4},
-            "segformer": {**_STAGES, "decoder_hidden_size": 16, "num_attention_heads": [2] * 4},
+            "segformer": _PYRAMID,
             "cvt": {"embed_dim": [8, 16, 16], "num_heads": [1, 2, 2], "depth": [1, 2, 3]},
             "efficientnet": _SCALED,
             "levit": {
@@ -124,7 +128,7 @@ SENSES: tuple[Row, ...] = (
         fast="wav2vec2",
         sizes={"conv_dim": [16] * 7},
     ),
-    Row("sew", BASE, wave, "audio", {"conv_dim": [16] * 13}),
+    *rows("audio", BASE, "sew sew-d", wave, sizes={"conv_dim": [16] * 13}),
     Row(
         "dac",
         BASE,

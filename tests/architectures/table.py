@@ -36,6 +36,14 @@ ROWS: tuple[Row, ...] = (
             "esmc": {"num_key_value_heads": 4},
             "flaubert": {"emb_dim": 32},
             "glm4v_text": ROPE,
+            "glm4v_moe_text": {
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 1e4,
+                    "mrope_section": [1, 1, 0],
+                    "partial_rotary_factor": 0.5,
+                }
+            },
             "glm_ocr_text": ROPE,
             "layoutlmv3": {"coordinate_size": 8, "shape_size": 0},
             "luke": {"entity_vocab_size": 16, "entity_emb_size": 8},
@@ -62,11 +70,23 @@ ROWS: tuple[Row, ...] = (
     *rows(
         "encoder-decoder",
         SEQ2SEQ,
-        "t5 mt5 umt5 bart mbart pegasus blenderbot marian m2m_100 led longt5 switch_transformers "
-        "nllb-moe t5gemma t5gemma2 plbart fsmt pegasus_x bigbird_pegasus "
+        "t5 mt5 umt5 bart mbart pegasus blenderbot marian m2m_100 longt5 switch_transformers "
+        "nllb-moe t5gemma t5gemma2 plbart pegasus_x bigbird_pegasus "
         "blenderbot-small mvp prophetnet",
         both,
         fast="bart",
+    ),
+    Row("fsmt", SEQ2SEQ, both, "encoder-decoder", {"src_vocab_size": 101, "tgt_vocab_size": 101}),
+    Row(
+        "led",
+        SEQ2SEQ,
+        both,
+        "encoder-decoder",
+        {
+            "max_encoder_position_embeddings": 64,
+            "max_decoder_position_embeddings": 64,
+            "attention_window": 8,
+        },
     ),
     *SENSES,
 )
