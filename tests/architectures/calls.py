@@ -19,6 +19,13 @@ ROPE: dict[str, Any] = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
 }
 """Positions in time, height and width for heads of size 8."""
+SCALED: dict[str, Any] = {
+    "width_coefficient": 0.25,
+    "depth_coefficient": 0.1,
+    "hidden_dim": 320,
+    "image_size": 32,
+}
+"""EfficientNet at a quarter of its width: 320 of the 1280 channels it ends with."""
 
 Inputs = Callable[[Any], dict[str, Any]]
 

@@ -1,7 +1,7 @@
 """Shrink: a tiny model of any architecture of transformers, with random weights.
 
 Owns the small sizes and how they are put into a configuration, into the nested ones too. Which
-architectures there are, and what they are called with, is `table.py`'s.
+architectures there are, and what they are called with, is `table.py`'s and its neighbours'.
 """
 
 from __future__ import annotations

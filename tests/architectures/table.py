@@ -1,14 +1,15 @@
 """Table: the architectures that capture is compared on.
 
 Owns the rows of the models that read text both ways, and the reasons of those left out. The rows
-of the others are `decoders.py`'s and `senses.py`'s. How a model is made small is `shrink.py`'s,
-what it is called with `calls.py`'s.
+of the others are `decoders.py`'s, `senses.py`'s and `multimodal.py`'s. How a model is made small
+is `shrink.py`'s, what it is called with `calls.py`'s.
 """
 
 from __future__ import annotations
 
 from .calls import BASE, ROPE, SEQ2SEQ, Row, both, boxed, rows, sized, text
 from .decoders import DECODERS
+from .multimodal import MULTIMODAL
 from .senses import SENSES
 
 ROWS: tuple[Row, ...] = (
@@ -89,11 +90,11 @@ ROWS: tuple[Row, ...] = (
         },
     ),
     *SENSES,
+    *MULTIMODAL,
 )
 
 
 LEFT_OUT = {
-    "align": "its projection wants EfficientNet as wide as published.",
     "blt": "the hashes of its bytes alone are 16 million parameters.",
     "xlstm": "from its configuration it makes a state of another shape than its kernels want.",
 }
