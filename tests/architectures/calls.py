@@ -54,6 +54,11 @@ def ids(_config: Any) -> dict[str, Any]:
     return {"input_ids": IDS}
 
 
+def unkept(_config: Any) -> dict[str, Any]:
+    """Words, with nothing cached."""
+    return {"input_ids": IDS, "use_cache": False}
+
+
 def both(_config: Any) -> dict[str, Any]:
     return {"input_ids": IDS, "decoder_input_ids": IDS[:, :3]}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .calls import CAUSAL, Row, ids, rows, sized, text
+from .calls import CAUSAL, Row, ids, rows, sized, text, unkept
 
 _LINEAR: dict[str, Any] = {"layer_types": ["linear_attention", "full_attention"]}
 _CONV: dict[str, Any] = {"layer_types": ["conv", "full_attention"]}
@@ -40,6 +40,22 @@ _INDEXER = {
 }
 _INDEX = {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 2}
 
+_PART = {
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 1,
+    "intermediate_size": 48,
+    "head_dim": 8,
+}
+_BYTES = {
+    "encoder_hash_byte_group_vocab": 64,
+    "encoder_hash_byte_group_size": [3, 4],
+    "patcher_config": _PART,
+    "encoder_config": {**_PART, "hidden_size_global": 32},
+    "decoder_config": {**_PART, "hidden_size_global": 32},
+    "global_config": _PART,
+}
 
 DECODERS: tuple[Row, ...] = (
     *rows(
@@ -106,6 +122,7 @@ DECODERS: tuple[Row, ...] = (
             "xlnet": {"n_head": 4, "d_inner": 48, "d_head": 8},
         },
     ),
+    Row("blt", CAUSAL, unkept, "decoder", _BYTES),
     Row("cpmant", CAUSAL, ids, "decoder", {"dim_head": 8, "dim_ff": 48}),
     *rows(
         "experts",
@@ -151,6 +168,7 @@ DECODERS: tuple[Row, ...] = (
     ),
     *rows("recurrent", CAUSAL, "mamba falcon_mamba rwkv", ids, fast="mamba"),
     Row("mamba2", CAUSAL, ids, "recurrent", {"num_heads": 4, "head_dim": 16, "n_groups": 1}),
+    Row("xlstm", CAUSAL, ids, "recurrent", {"hidden_size": 128}),  # narrower heads do not fit
     *rows("hybrid", CAUSAL, "lfm2 minimax lara_mini olmo_hybrid", text),
     Row("qwen3_next", CAUSAL, text, "hybrid", _LINEAR, fast=True),
     *sized(

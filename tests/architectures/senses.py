@@ -80,6 +80,7 @@ SENSES: tuple[Row, ...] = (
             "mobilenet_v2": {"depth_multiplier": 0.1},
             "swiftformer": {"depths": [1] * 4, "embed_dims": [8] * 4},
             "glpn": _PYRAMID,
+            "radio": {"max_img_size": 32},
             "bit": {**_STAGES, "embedding_size": 16, "num_groups": 4},
             "focalnet": {"embed_dim": 8, "depths": [1] * 4},
             "segformer": _PYRAMID,
