@@ -1,7 +1,7 @@
 """Shrink: a tiny model of any architecture of transformers, with random weights.
 
 Owns the small sizes and how they are put into a configuration, into the nested ones too. Which
-architectures there are, and what they are called with, is `table.py`'s.
+architectures there are, and what they are called with, is `table.py`'s and its neighbours'.
 """
 
 from __future__ import annotations
@@ -57,13 +57,18 @@ def tiny(kind: str, auto: str, sizes: Mapping[str, Any]) -> nn.Module:
 def _small(config: Any) -> dict[str, Any]:
     """The small sizes that this configuration knows, by its own names."""
     kind = type(config)
+    own = vars(config)  # read past the property that refuses a size that differs between layers
     found: dict[str, Any] = {
         name: size
         for name, size in SMALL.items()
-        if isinstance(getattr(config, name, None), int)
+        if isinstance(own.get(name), int)
         and name not in kind.attribute_map
         and not isinstance(getattr(kind, name, None), property)
     }
+    if "kv_lora_rank" in found and "num_key_value_heads" in found:
+        found["num_key_value_heads"] = found[
+            "num_attention_heads"
+        ]  # latent attention has no groups
     for name in getattr(kind, "sub_configs", None) or {}:
         inner = getattr(config, name, None)
         if inner is not None:
