@@ -206,6 +206,10 @@ def _plain(value: Any) -> bytes:
     if hasattr(value, "dtype") and hasattr(value, "tobytes"):  # of numpy
         shape = getattr(value, "shape", ())
         return f"{value.dtype}{shape}".encode() + bytes(value.tobytes())
-    code = getattr(value, "__code__", None)
     name = getattr(value, "__qualname__", type(value).__qualname__)
-    return f"{type(value).__qualname__} {name} ".encode() + (code.co_code if code else b"")
+    said = f"{type(value).__qualname__} {name} ".encode()
+    if (code := getattr(value, "__code__", None)) is not None:
+        # Code within code is left out: its repr tells where it lies in memory.
+        constants = [c for c in code.co_consts if isinstance(c, simple)]
+        said += code.co_code + repr((constants, code.co_names)).encode()
+    return said

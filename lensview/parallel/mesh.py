@@ -33,6 +33,10 @@ def mesh_of(model: nn.Module) -> DeviceMesh | None:
         mesh = vars(module).get("_device_mesh")
         if mesh is not None and (found := _tensor_dim(mesh)) is not None:
             return found
+    fully_sharded = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    if fully_sharded is not None and any(isinstance(m, fully_sharded) for m in model.modules()):
+        # Its parameters are split between forwards, its values are not.
+        return None
     for parameter in model.parameters():
         if isinstance(parameter, split):
             found = _tensor_dim(getattr(parameter, "device_mesh", None))

@@ -9,6 +9,7 @@ import pytest
 from torch import nn
 from transformers import (
     AutoConfig,
+    DeepseekV2Config,
     DeepseekV3Config,
     GPT2Config,
     LlamaConfig,
@@ -32,9 +33,11 @@ def llama(heads: int, kv: int, **more: Any) -> LlamaConfig:
         (llama(8, 8, head_dim=32), {1, 2, 4, 8}),
         (llama(8, 2, head_dim=32), {1, 2}),
         (llama(8, 8, head_dim=32, intermediate_size=7, vocab_size=101), {1, 2, 4, 8}),
-        (DeepseekV3Config(num_attention_heads=4, num_key_value_heads=4), {1, 2, 4}),
+        # All heads' keys come of one latent.
+        (DeepseekV2Config(num_attention_heads=4, num_key_value_heads=1), {1, 2, 4}),
         # Their queries, keys and values are gathered, or not split at all.
         (Phi3Config(num_attention_heads=9, num_key_value_heads=9), set(range(1, 10))),
+        (DeepseekV3Config(num_attention_heads=4), set(range(1, 10))),
         (GPT2Config(), set(range(1, 10))),
     ],
     ids=lambda value: getattr(value, "model_type", None),
@@ -61,7 +64,7 @@ def test_experts_divide_where_they_are_dealt_out() -> None:
     config = Qwen3MoeConfig(num_experts=6, num_attention_heads=8, num_key_value_heads=8)
     check_degree(config, 4)
     config.distributed_config = SimpleNamespace(tp_size=4, ep_size=4)
-    with pytest.raises(DegreeError, match=r"6 experts\. Degrees that work: 1, 2, 3, 6\."):
+    with pytest.raises(DegreeError, match=r"6 experts\. Degrees that work: 1, 2\."):
         check_degree(config, 4)
     check_degree(config, 2)
 

@@ -335,6 +335,81 @@ def errors(out: Path) -> Any:
     return texts
 
 
+def interrupted(out: Path) -> Any:
+    """What stops the first rank stops it after the others have their answer."""
+    here = ranks()
+
+    def stops(w: Tensor) -> Tensor:
+        raise KeyboardInterrupt("enough")
+
+    local = cut(torch.ones(2, 7), Shard(1, 7))
+    try:
+        ours, error = here.on_first(local, Shard(1, 7), stops)
+    except KeyboardInterrupt:
+        assert here.rank == 0
+    else:
+        assert here.rank and error == "KeyboardInterrupt: enough"
+        same(ours, local)
+    ours, error = here.on_first(local, Shard(1, 7), lambda w: w * 2)
+    assert error is None
+    same(ours, local * 2)
+
+
+def part_of_the_world(out: Path) -> Any:
+    """A group whose first rank is not the world's, where there are three."""
+    size = dist.get_world_size()
+    members = [size - 2, size - 1]
+    group = dist.new_group(members)
+    if dist.get_rank() in members:
+        here = Ranks(group, torch.device("cpu"))
+        at = members.index(dist.get_rank())
+        assert (here.rank, here.size) == (at, 2)
+        whole = torch.arange(14.0).reshape(2, 7)
+        local = whole.chunk(2, 1)[at].clone().requires_grad_()
+        found = here.to_first([(local, Shard(1, 7))])
+        assert (found is not None) == (at == 0)
+        same(here.to_all([(local, Shard(1, 7))])[0], whole)
+        ours, error = here.on_first(local, Shard(1, 7), lambda w: w.flip(1) ** 2)
+        assert error is None
+        ours.sum().backward()
+        same(ours.detach(), (whole.flip(1) ** 2).chunk(2, 1)[at])
+        assert local.grad is not None
+        same(local.grad, 2 * whole.chunk(2, 1)[at])
+        noisy, _ = here.on_first(torch.zeros(3), Whole(), lambda w: w.normal_())
+        assert len({str(n.tolist()) for n in here.to_all([(noisy, Whole())])}) == 1
+        agree(here, "trace", {"ids": "i"})
+        with raises(RankDivergenceError, "rank 1 has another 'ids'"):
+            agree(here, "trace", {"ids": str(at)})
+    dist.barrier()
+
+
+def meshes(out: Path) -> Any:
+    """Which mesh a model's tensors are split over, of all that it may have."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    size = dist.get_world_size()
+    both = init_device_mesh("cpu", (1, size), mesh_dim_names=("fsdp", "tp"))
+    plain = nn.Sequential(nn.Linear(6, 6))
+    assert Ranks.of(plain) is None
+    for mesh in (both["tp"], init_device_mesh("cpu", (size,))):
+        by_parameters = parallelize_module(
+            nn.Sequential(nn.Linear(6, 6)), mesh, {"0": ColwiseParallel()}
+        )
+        found = Ranks.of(by_parameters)
+        assert found is not None and (found.rank, found.size) == (dist.get_rank(), size)
+    marked: Any = nn.Sequential(nn.Linear(6, 6))
+    marked._device_mesh = both
+    found = Ranks.of(nn.Sequential(marked))
+    assert found is not None and found.size == size
+    marked._device_mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("fsdp",))
+    assert Ranks.of(marked) is None
+    sharded: Any = nn.Sequential(nn.Linear(6, 6))
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (size,)))
+    assert Ranks.of(sharded) is None
+
+
 def split_inside(out: Path) -> Any:
     """A DTensor's own collectives are seen too, where a function uses a split weight."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -512,14 +587,14 @@ def degrees(out: Path) -> Any:
     size = dist.get_world_size()
     shapes: list[dict[str, Any]] = [
         {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4},
-        {"num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 2},
+        {"num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 2, "hidden_size": 20},
         {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4},
-        {"num_attention_heads": 6, "num_key_value_heads": 6, "model_type": "qwen3"},
+        {"num_attention_heads": 6, "num_key_value_heads": 6, "head_dim": 4, "model_type": "qwen3"},
         {"num_attention_heads": 6, "num_key_value_heads": 6, "model_type": "mixtral"},
     ]
     told = {}
     for i, shape in enumerate(shapes):
-        kind = shape.get("model_type", "llama")
+        kind = shape.pop("model_type", "llama")
         config = AutoConfig.for_model(
             kind,
             **{"vocab_size": 101, "hidden_size": 24, "intermediate_size": 31}
@@ -533,13 +608,15 @@ def degrees(out: Path) -> Any:
             told[name] = str(error)
             continue
         torch.manual_seed(0)
-        alone = AutoModelForCausalLM.from_config(config).eval()
+        # The grouped product wants strides of 16 bytes, which uneven shards have not.
+        eager = {"experts_implementation": "eager"} if kind == "mixtral" else {}
+        alone = AutoModelForCausalLM.from_config(config, **eager).eval()
         place = out / f"degrees{i}"
         if dist.get_rank() == 0:
             alone.save_pretrained(place)
         dist.barrier()
         model = AutoModelForCausalLM.from_pretrained(
-            place, distributed_config=DistributedConfig(tp_size=size)
+            place, distributed_config=DistributedConfig(tp_size=size), **eager
         )
         assert unplanned(model) is None and Ranks.of(model) is not None
         ids = torch.tensor([[5, 17, 3, 9]])
@@ -560,6 +637,9 @@ CHECKS: tuple[Callable[[Path], Any], ...] = (
     edits,
     edit_gradients,
     errors,
+    interrupted,
+    part_of_the_world,
+    meshes,
     split_inside,
     agreement_check,
     many_rounds,
@@ -569,11 +649,11 @@ CHECKS: tuple[Callable[[Path], Any], ...] = (
 )
 
 
-def main(out: Path) -> None:
+def main(out: Path, *only: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     report = {}
-    for check in CHECKS:
+    for check in [c for c in CHECKS if not only or c.__name__ in only]:
         try:
             report[check.__name__] = {"said": check(out)}
         except Exception:
@@ -585,4 +665,4 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])
