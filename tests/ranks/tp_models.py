@@ -6,6 +6,7 @@ Owns the sizes that the common small ones do not fit, and which types stand for 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -56,13 +57,45 @@ def planned() -> list[str]:
     return found
 
 
-def make(kind: str) -> nn.Module:
-    """A tiny model of a type, with no weight, bias or norm left at its neutral value."""
+@dataclass(frozen=True)
+class Case:
+    """One row: a model type, how it is loaded and split, and which part of it is looked at."""
+
+    kind: str
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    load: Mapping[str, Any] = field(default_factory=dict)
+    split: Mapping[str, Any] = field(default_factory=dict)
+    part: str = ""
+
+
+CASES = {
+    "llama, eager": Case("llama", load={"attn_implementation": "eager"}),
+    "llama, uneven": Case("llama", {"vocab_size": 103, "intermediate_size": 49}),
+    "mixtral, batched": Case("mixtral", load={"experts_implementation": "batched_mm"}),
+    "mixtral, eager": Case("mixtral", load={"experts_implementation": "eager"}),
+    "mixtral, by experts": Case("mixtral", split={"ep_size": 2}),
+    "phi3, packed": Case(
+        "phi3",
+        split={
+            "tp_plan": {
+                "model.layers.*.mlp.gate_up_proj": "packed_colwise",
+                "model.layers.*.mlp.down_proj": "rowwise",
+            }
+        },
+    ),
+    "llama, a part": Case("llama", part="model"),
+    "mixtral, a part": Case("mixtral", part="model"),
+}
+"""Rows beside those of the plain model types."""
+
+
+def make(case: Case) -> nn.Module:
+    """A tiny model, with no weight, bias or norm left at its neutral value."""
     from transformers.models.auto import modeling_auto
 
     names = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    auto = "AutoModelForCausalLM" if kind in names else "AutoModel"
-    model = tiny(kind, auto, SIZES.get(kind, {}))
+    auto = "AutoModelForCausalLM" if case.kind in names else "AutoModel"
+    model = tiny(case.kind, auto, {**SIZES.get(case.kind, {}), **case.sizes})
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
