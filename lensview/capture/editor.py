@@ -28,7 +28,7 @@ from ..taps.hooks import UNCHANGED, Visitor
 from ..taps.ops import OpsMet, OpWish
 from ..taps.skips import Giver
 from ..traces.parts import InterventionReport
-from ..traces.tokens import Tokens
+from ..traces.tokens import Tokens, holds_tokens
 from ..values import get, main_in, replace
 from .givers import check_skip, elements, given_value
 from .heads import heads_at, maps_at
@@ -116,16 +116,14 @@ class Editor:
 
     def _visitor(self, edit: _Edit, site: Site) -> Visitor:
         heads, maps = heads_at(self._config, site), maps_at(self._config, site)
-        covered = self._scope is None or self._scope.cover(site.path)
+        covered = holds_tokens(self._scope, site)
 
         def visit(call: int, value: Any) -> Any:
             edit.met = max(edit.met, call + 1)
             if site.call not in (None, call):
                 return UNCHANGED
             where = site.at_call(call)
-            frame = replaced(self._frame, heads=heads, maps=maps)
-            if not covered:
-                frame = replaced(frame, mask=None, positions=None)
+            frame = replaced(self._frame.covering(covered), heads=heads, maps=maps)
             with _naming(edit.intervention):
                 path, tensor = _tensor(where, value, edit.intervention)
                 if self._grad:

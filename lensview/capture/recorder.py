@@ -27,6 +27,7 @@ from ..tensors.dense import held_bytes
 from ..traces.gradients import Gradient, watched
 from ..traces.parts import Record
 from ..traces.plain import Plain, plain, said
+from ..traces.tokens import Tokens, holds_tokens
 from ..values import get, main_in
 from .absent import never_called, parent_of
 from .copies import Copies
@@ -83,6 +84,7 @@ class Recorder:
         targets: what to record.
         plan: how much to keep, whether gradients are wanted, and whether to stop early.
         frame: what an index of ``keep=`` may need to know of the run.
+        tokens: whose mask `frame` has, where they are not those of every site.
         max_bytes: the plan's limit, or what is left of it.
         modules: the model's modules by site path.
     """
@@ -94,8 +96,10 @@ class Recorder:
         frame: Frame,
         max_bytes: int | None,
         modules: Mapping[str, nn.Module],
+        tokens: Tokens | None = None,
     ) -> None:
         self._modules = modules
+        self._tokens = tokens
         self._parents: dict[nn.Module, int] = {}
         self._plain: list[tuple[_Seen, int, Plain]] = []
         self._seen = [
@@ -177,7 +181,7 @@ class Recorder:
             self._keep_plain(seen, call, get(value, path))
             return
         try:
-            kept = tensor if seen.cut is WHOLE else self._kept(tensor, seen.cut, str(site))
+            kept = tensor if seen.cut is WHOLE else self._kept(tensor, seen.cut, site)
         except InterventionError as error:
             if not seen.target.expanded:
                 raise
@@ -196,13 +200,17 @@ class Recorder:
         seen.kept += 1
         gradient = None
         if self._plan.grad:
-            gradient = watched(tensor, partial(seen.cut.of, frame=self.frame, where=str(site)))
+            cut = partial(seen.cut.of, frame=self._frame_at(site), where=str(site))
+            gradient = watched(tensor, cut)
         aligned = self.aligned and seen.cut.keeps_tokens
         self._values.append(_Value(seen, call, copy, path, aligned, gradient))
 
-    def _kept(self, tensor: Tensor, cut: Cut, where: str) -> Tensor:
+    def _kept(self, tensor: Tensor, cut: Cut, site: Site) -> Tensor:
         with torch.no_grad():
-            return cut.of(tensor.detach(), self.frame, f"keep= at {where}")
+            return cut.of(tensor.detach(), self._frame_at(site), f"keep= at {site}")
+
+    def _frame_at(self, site: Site) -> Frame:
+        return self.frame.covering(holds_tokens(self._tokens, site))
 
     def _keep_plain(self, seen: _Seen, call: int, value: Any) -> None:
         kept = plain(value)

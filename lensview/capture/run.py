@@ -164,7 +164,7 @@ def run(
     targets = resolve(plan.sites, modules)
     editor = Editor(module, modules, plan.interventions, call.tokens, plan.grad)
     frame = Frame(None if call.tokens is None else call.tokens.mask)
-    recorder = Recorder(targets, plan, frame, plan.max_bytes, modules)
+    recorder = Recorder(targets, plan, frame, plan.max_bytes, modules, call.tokens)
     points = _points(targets, recorder, editor, module, watch)
     started = time.time()
     output, stopped = _forward(module, call, points, editor, plan.grad)
