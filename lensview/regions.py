@@ -201,7 +201,7 @@ def _tokens(
     _need(
         mask is not None,
         f"{where}: no tokens are known here, so at(token=…) means nothing. They are known where "
-        "the inputs hold input_ids, in an encoder-decoder inside its encoder only, and not inside a "
+        "the inputs hold input_ids, in an encoder-decoder inside its encoder only, and not in a "
         "mixture of experts, whose rows are sorted by expert; elsewhere index the dim itself.",
     )
     assert mask is not None
