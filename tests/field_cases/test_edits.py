@@ -253,6 +253,39 @@ def test_o21_keeping_everything_on_the_gpu(tiny_llama: nn.Module) -> None:
     assert all("max_bytes" in reason for reason in limited.missed.values()) and limited.missed
 
 
+def test_o21_what_a_trace_holds_is_estimated_and_nothing_else(tiny_llama: nn.Module) -> None:
+    """Bytes held are those of the records, within the estimate and a fifth of it."""
+    sites = ["model.layers.*", "model.layers.*.mlp:input", "lm_head"]
+    lv.trace(tiny_llama, IDS, sites)
+    before = tensor_bytes()
+    trace = lv.trace(tiny_llama, IDS, sites)
+    held, records = tensor_bytes() - before, {t.data_ptr(): t.nbytes for t in trace.values()}
+    assert trace.logits is not None and trace.tokens is not None
+    beside = [trace.logits, trace.tokens.ids, trace.tokens.mask]
+    assert held == sum(records.values()) + sum(t.nbytes for t in beside)
+    expected = lv.estimate(tiny_llama, IDS, sites)
+    assert expected.sites == {site: tensor.nbytes for site, tensor in trace.items()}
+    assert sum(records.values()) <= expected.total <= 1.2 * sum(records.values())
+    del trace, beside
+    assert tensor_bytes() == before
+
+
+@pytest.mark.parametrize("keep", ["output", "grad"])
+def test_o21_a_graph_is_held_by_those_alone_who_asked(tiny_llama: nn.Module, keep: str) -> None:
+    """Captures with their outputs, or with gradients: each is gone with its trace."""
+    tiny_llama.train()
+    sizes = []
+    for _ in range(6):
+        asked: dict[str, Any] = {"keep_output": True} if keep == "output" else {"grad": True}
+        trace = lv.trace(tiny_llama, IDS, "**", **asked)
+        assert trace.output.logits.requires_grad == (keep == "grad")
+        assert all(t.grad_fn is None and not t.requires_grad for t in trace.values())
+        sizes.append(tensor_bytes())
+    assert len(set(sizes[1:])) == 1
+    assert not any(m._backward_hooks for m in tiny_llama.modules())
+    assert not any(p._backward_hooks for p in tiny_llama.parameters())
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_o21_on_a_gpu_the_peak_is_a_plain_forwards_and_what_was_asked(
     tiny_llama: nn.Module,
