@@ -109,7 +109,7 @@ class Editor:
     def givers(self) -> list[tuple[nn.Module, Giver]]:
         """The modules that do not run, each with what gives its value."""
         return [
-            (target.module, _giver(edit, target))
+            (target.module, _giver(edit, target, self._grad))
             for edit in self._edits
             for target in (edit.targets if edit.skips else ())
         ]
@@ -185,12 +185,14 @@ class Editor:
         )
 
 
-def _giver(edit: _Edit, target: Target) -> Giver:
+def _giver(edit: _Edit, target: Target, grad: bool) -> Giver:
     def give(call: int, arguments: dict[str, Any]) -> Any:
         edit.met = max(edit.met, call + 1)
         if target.site.call not in (None, call):
             return UNCHANGED
         with _naming(edit.intervention):
+            if grad:
+                not_recomputed(edit.intervention, target.site)
             value = given_value(edit.intervention, target.site.at_call(call), arguments)
         edit.calls += 1
         edit.changed.append(torch.tensor(elements(value)))
