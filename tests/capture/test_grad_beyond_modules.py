@@ -90,7 +90,9 @@ def test_gradients_of_an_edited_op(tiny_llama: Any, monkeypatch: Any) -> None:
     edit = lv.zero(site, (slice(None), 1))
     trace = lv.trace(tiny_llama, IDS, [site, f"{ATTENTION}/*"], edit, grad=True)
     loss(trace.output).backward()
-    assert torch.equal(trace[site], kept[1]) and torch.equal(trace.grad(site), kept[1].grad)
+    given = kept[1].grad
+    assert torch.equal(trace[site], kept[1])
+    assert given is not None and torch.equal(trace.grad(site), given)
     assert same(weights(tiny_llama), expected)
 
 
