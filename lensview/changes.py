@@ -68,6 +68,8 @@ class Piece:
     def like_old(self, new: Tensor) -> Tensor:
         """`new` in the activation's dtype, on its device; its graph is followed in a grad mode."""
         kept = new if torch.is_grad_enabled() else new.detach()
+        if torch.is_grad_enabled() and kept.is_inference():
+            kept = kept.clone()  # autograd saves no tensor of inference mode
         return kept.to(device=self.old.device, dtype=self.old.dtype)
 
 

@@ -8,7 +8,7 @@ cannot exist. It touches no tensor but the mask of real tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -41,6 +41,10 @@ class Frame:
     maps: int | None = None
     step: int = 0
     positions: Tensor | None = None
+
+    def covering(self, covered: bool) -> Frame:
+        """The frame at a site: without tokens where the value there does not hold them."""
+        return self if covered else replace(self, mask=None, positions=None)
 
 
 @dataclass(frozen=True)
@@ -197,14 +201,20 @@ def _tokens(
     _need(
         mask is not None,
         f"{where}: no tokens are known here, so at(token=…) means nothing. They are known where "
-        "the inputs hold input_ids, and in an encoder-decoder inside its encoder only; elsewhere "
-        "index the dim itself.",
+        "the inputs hold input_ids, in an encoder-decoder inside its encoder only, and not in a "
+        "mixture of experts, whose rows are sorted by expert; elsewhere index the dim itself.",
     )
     assert mask is not None
+    flat = (
+        f" If its rows are the batch's tokens, flattened, column t of batch row b is row "
+        f"b * {mask.shape[1]} + t of dim 0."
+        if len(shape) == 2 and shape[0] == mask.numel()
+        else ""
+    )
     _need(
         tuple(shape[:2]) == tuple(mask.shape),
         f"{where}: at(token=…) needs a value of dims (batch, token, …) = {tuple(mask.shape)}, but "
-        f"its shape is {tuple(shape)}.",
+        f"its shape is {tuple(shape)}.{flat}",
     )
     _need(
         len(shape) < 4 or shape[2] != shape[1],

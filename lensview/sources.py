@@ -183,8 +183,8 @@ def given(text: str, value: Any) -> Given | PatchSource:
             f"skip at {text}: the value is {_shown(value)}; it takes a tensor, 'input' (the "
             "module's main input), a tuple, list or output object of these and None, or a Trace."
         )
-    detached = found.built(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf)
-    return Given(detached)
+    # Containers of its own; a tensor that needs a gradient keeps its graph, for grad=True.
+    return Given(found.built(lambda leaf: leaf))
 
 
 def _shown(value: Any) -> str:

@@ -28,7 +28,7 @@ from ..taps.hooks import UNCHANGED, Visitor
 from ..taps.ops import OpsMet, OpWish
 from ..taps.skips import Giver
 from ..traces.parts import InterventionReport
-from ..traces.tokens import Tokens
+from ..traces.tokens import Tokens, holds_tokens
 from ..values import Path, get, main_in, replace
 from .given import parts
 from .givers import check_skip, elements, given_value
@@ -118,7 +118,7 @@ class Editor:
     def givers(self) -> list[tuple[nn.Module, Giver]]:
         """The modules that do not run, each with what gives its value."""
         return [
-            (target.module, _giver(edit, target, self._spread))
+            (target.module, _giver(edit, target, self._grad, self._spread))
             for edit in self._edits
             for target in (edit.targets if edit.skips else ())
         ]
@@ -129,16 +129,14 @@ class Editor:
 
     def _visitor(self, edit: _Edit, site: Site, module: nn.Module) -> Visitor:
         heads, maps = heads_at(self._config, site), maps_at(self._config, site)
-        covered = self._scope is None or self._scope.cover(site.path)
+        covered = holds_tokens(self._scope, site)
 
         def visit(call: int, value: Any) -> Any:
             edit.met = max(edit.met, call + 1)
             if site.call not in (None, call):
                 return UNCHANGED
             where = site.at_call(call)
-            frame = replaced(self._frame, heads=heads, maps=maps)
-            if not covered:
-                frame = replaced(frame, mask=None, positions=None)
+            frame = replaced(self._frame.covering(covered), heads=heads, maps=maps)
             with _naming(edit.intervention):
                 path, tensor = _tensor(where, value, edit.intervention)
                 if self._grad:
@@ -229,12 +227,14 @@ class Editor:
         )
 
 
-def _giver(edit: _Edit, target: Target, spread: Spread | None) -> Giver:
+def _giver(edit: _Edit, target: Target, grad: bool, spread: Spread | None) -> Giver:
     def give(call: int, arguments: dict[str, Any]) -> Any:
         edit.met = max(edit.met, call + 1)
         if target.site.call not in (None, call):
             return UNCHANGED
         with _naming(edit.intervention):
+            if grad:
+                not_recomputed(edit.intervention, target.site)
             own: set[int] = set()
             value = given_value(edit.intervention, target.site.at_call(call), arguments, own)
             count = elements(value)

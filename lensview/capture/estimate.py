@@ -23,6 +23,7 @@ from ..resolve import Target, resolve
 from ..sites import Site
 from ..taps.hooks import UNCHANGED, Point, Visitor, taps
 from ..tensors.dense import held_bytes
+from ..traces.tokens import Tokens, holds_tokens
 from ..values import main_in
 from ..wrappers.refusal import refuse
 from ..wrappers.unwrap import eagerly, unwrap
@@ -104,7 +105,6 @@ def _estimate(module: nn.Module, inputs: Any, plan: Plan, tokenizer: Any, chat: 
     refuse(modules)
     if any(target.site.op is not None for target in resolve(plan.sites, modules)):
         return Estimate(unknown="values between ops are not estimated.")
-    frame = Frame(None if call.tokens is None else call.tokens.mask)
     if reason := _not_hollow(module, call):
         return Estimate(unknown=reason)
     try:
@@ -114,7 +114,7 @@ def _estimate(module: nn.Module, inputs: Any, plan: Plan, tokenizer: Any, chat: 
     reasons = []
     for kwargs in _attempts(call):
         try:
-            return _measured(hollow, call.args, kwargs, plan, frame)
+            return _measured(hollow, call.args, kwargs, plan, call.tokens)
         except Exception as error:
             reasons.append(f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
     return Estimate(unknown=f"the forward needs values, not only shapes ({reasons[0]})")
@@ -147,9 +147,10 @@ def _attempts(call: Call) -> list[dict[str, Any]]:
 class _Meter:
     """Measures what passes at the targets of one hollow run."""
 
-    def __init__(self, plan: Plan, frame: Frame) -> None:
+    def __init__(self, plan: Plan, tokens: Tokens | None) -> None:
         self.plan = plan
-        self.frame = frame
+        self.tokens = tokens
+        self.frame = Frame(None if tokens is None else tokens.mask)
         self.found: dict[tuple[str, int], int] = {}
         self.calls: dict[str, int] = {}
         self.total = 0
@@ -173,7 +174,8 @@ class _Meter:
         if tensor is None:
             return
         try:
-            kept = tensor if cut is WHOLE else cut.of(tensor, self.frame, text)
+            frame = self.frame.covering(holds_tokens(self.tokens, target.site))
+            kept = tensor if cut is WHOLE else cut.of(tensor, frame, text)
         except InterventionError:
             if not target.expanded:
                 raise
@@ -195,9 +197,13 @@ class _Meter:
 
 
 def _measured(
-    hollow: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], plan: Plan, frame: Frame
+    hollow: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    plan: Plan,
+    tokens: Tokens | None,
 ) -> Estimate:
-    meter = _Meter(plan, frame)
+    meter = _Meter(plan, tokens)
     points: dict[int, Point] = {}
     for target in resolve(plan.sites, index(hollow)):
         point = points.setdefault(id(target.module), Point(target.module))

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import CaptureUnsupportedError, InputError, LensWarning, SiteError
+from ..errors import CaptureUnsupportedError, InputError, LensWarning
 from ..interventions import Intervention
 from ..modules import blocks, index
 from ..plan import Plan
 from ..resolve import resolve
-from ..sites import Site
 from ..taps.hooks import Point, taps
 from ..taps.skips import skips
 from ..traces.parts import InterventionReport
@@ -30,6 +29,7 @@ from .decoding import check, eos_ids, has_beams
 from .editor import Editor
 from .generation import Ending, Generation, Reason, Steps
 from .inputs import prepare
+from .opsites import no_ops
 from .sequences import Sequences
 from .steps import Stepper
 from .verdict import warn_of_overflow
@@ -66,7 +66,7 @@ def generate(
 
     Args:
         inputs: as in `trace`. Strings are padded on the left, so that rows equal their own runs.
-        sites, interventions, tokenizer, chat: as in `trace`.
+        sites, interventions, tokenizer, chat: as in `trace`; values between ops included.
         keep: as in `trace`; tokens count in each step's own, so ``lv.at(token=-1)`` is one a step.
         max_new_tokens: at most so many; a row that wrote an end-of-sequence token ends earlier,
             see `Generation.ended`.
@@ -96,7 +96,6 @@ def generate(
     modules = index(module)
     refuse(modules)
     targets = resolve(plan.sites, modules)
-    _no_ops([*plan.sites, *(edit.site for edit in plan.interventions)])
     editor = Editor(module, modules, plan.interventions, None)
     options = {"do_sample": False, **generate_kwargs}
     if "generation_config" in generate_kwargs and "do_sample" not in generate_kwargs:
@@ -107,7 +106,7 @@ def generate(
     points = _points(stepper, module, watch, max_new_tokens)
     with (
         torch.no_grad(),
-        eagerly(module),
+        eagerly(module, any(point.ops is not None for point in points)),
         taps(module, points) as restart,
         skips(editor.givers()),
     ):
@@ -123,20 +122,6 @@ def generate(
     return result
 
 
-def _no_ops(sites: Iterable[str]) -> None:
-    """Refuse values between ops: they are read in one forward.
-
-    Raises:
-        SiteError: a site is one.
-    """
-    for text in sites:
-        if Site.parse(text).op is not None:
-            raise SiteError(
-                f"{text!r} is a value between ops, which generate() does not read: run the forward "
-                "of the step that you want with lv.trace."
-            )
-
-
 def _points(
     stepper: Stepper, module: nn.Module, watch: Watch | None, max_new_tokens: int
 ) -> list[Point]:
@@ -149,8 +134,19 @@ def _points(
     at(module).edits["input"].append(stepper.entered)
     for target, visitor in stepper.edits():
         at(target.module).edits[target.site.side].append(visitor)
+    for target, wish in stepper.op_edits():
+        if not no_ops(target):
+            ops = at(target.module).op_point()
+            ops.edits[target.site.side].append(wish(ops.met))
     for position, target in enumerate(stepper.targets):
-        at(target.module).records[target.site.side].append(stepper.recording(position))
+        point, side = at(target.module), target.site.side
+        if target.site.op is None:
+            point.records[side].append(stepper.recording(position))
+        elif why := no_ops(target):
+            stepper.refuse(position, why)
+        else:
+            ops = point.op_point()
+            ops.records[side].append(stepper.recording_ops(position, ops.met))
     at(module).records["output"].append(stepper.left)
     if watch is not None:
         _follow(module, watch, at, stepper, max_new_tokens)

@@ -29,6 +29,7 @@ from ..tensors.dense import held_bytes
 from ..traces.gradients import Gradient, watched
 from ..traces.parts import Record
 from ..traces.plain import Plain, plain, said
+from ..traces.tokens import Tokens, holds_tokens
 from ..values import get, main_in
 from .absent import never_called, parent_of
 from .copies import Copies
@@ -97,6 +98,7 @@ class Recorder:
         targets: what to record.
         plan: how much to keep, whether gradients are wanted, and whether to stop early.
         frame: what an index of ``keep=`` may need to know of the run.
+        tokens: whose mask `frame` has, where they are not those of every site.
         max_bytes: the plan's limit, or what is left of it.
         modules: the model's modules by site path.
         spread: the ranks, where the model's values lie over several.
@@ -109,9 +111,11 @@ class Recorder:
         frame: Frame,
         max_bytes: int | None,
         modules: Mapping[str, nn.Module],
+        tokens: Tokens | None = None,
         spread: Spread | None = None,
     ) -> None:
         self._modules = modules
+        self._tokens = tokens
         self._spread = spread
         self._parents: dict[nn.Module, int] = {}
         self._plain: list[tuple[_Seen, int, Plain]] = []
@@ -199,7 +203,7 @@ class Recorder:
             placement = self._spread.placement(site, seen.target.module, call, path, tensor)
         now, late = early(seen.cut, placement)
         try:
-            kept = tensor if now is WHOLE else self._kept(tensor, now, str(site))
+            kept = tensor if now is WHOLE else self._kept(tensor, now, site)
         except InterventionError as error:
             if not seen.target.expanded:
                 raise
@@ -216,7 +220,7 @@ class Recorder:
         copy, new = self._copied(site, call, tensor, kept, now, placement)
         self.held += size if new else 0
         seen.kept += 1
-        gradient = self._gradient(tensor, seen.cut, placement, str(site))
+        gradient = self._gradient(tensor, seen.cut, placement, site)
         aligned = self.aligned and seen.cut.keeps_tokens
         self._values.append(_Value(seen, call, copy, path, aligned, gradient, placement, late))
 
@@ -247,19 +251,27 @@ class Recorder:
         return None, True
 
     def _gradient(
-        self, tensor: Tensor, cut: Cut, placement: Placement | None, where: str
+        self, tensor: Tensor, cut: Cut, placement: Placement | None, site: Site
     ) -> Gradient | None:
         if not self._plan.grad:
             return None
-        kept = partial(cut.of, frame=self.frame, where=where)
+        kept = partial(cut.of, frame=self._frame_at(site), where=str(site))
         if self._spread is None or not in_pieces(placement):
             return watched(tensor, kept)
-        ranks = self._spread.ranks
-        return watched(tensor, lambda g: kept(ranks.to_all([(g, placement)])[0]), on_all=True)
+        ranks, lies = self._spread.ranks, placement
 
-    def _kept(self, tensor: Tensor, cut: Cut, where: str) -> Tensor:
+        def of_whole(gradient: Tensor) -> Tensor:
+            assert lies is not None
+            return kept(ranks.to_all([(gradient, lies)])[0])
+
+        return watched(tensor, of_whole, on_all=True)
+
+    def _kept(self, tensor: Tensor, cut: Cut, site: Site) -> Tensor:
         with torch.no_grad():
-            return cut.of(tensor.detach(), self.frame, f"keep= at {where}")
+            return cut.of(tensor.detach(), self._frame_at(site), f"keep= at {site}")
+
+    def _frame_at(self, site: Site) -> Frame:
+        return self.frame.covering(holds_tokens(self._tokens, site))
 
     def _keep_plain(self, seen: _Seen, call: int, value: Any) -> None:
         kept = plain(value)
@@ -282,7 +294,7 @@ class Recorder:
         if spread is None:
             return
         split = [v for v in self._values if in_pieces(v.placement)]
-        pairs = [(v.tensor, v.placement) for v in split]
+        pairs = ((v.tensor, v.placement) for v in split)
         wholes = spread.wholes([(t, p) for t, p in pairs if t is not None and p is not None])
         found = dict(zip(map(id, split), wholes or [], strict=False))
         self._values = [self._settled(v, found.get(id(v))) for v in self._values]
@@ -299,7 +311,7 @@ class Recorder:
             return value
         site = value.seen.target.site
         try:
-            kept = whole if value.late is WHOLE else self._kept(whole, value.late, str(site))
+            kept = whole if value.late is WHOLE else self._kept(whole, value.late, site)
         except InterventionError as error:
             if not value.seen.target.expanded:
                 raise

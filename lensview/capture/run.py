@@ -176,7 +176,7 @@ def run(
     spread = Spread.over(module, plan.records)
     editor = Editor(module, modules, plan.interventions, call.tokens, plan.grad, spread)
     frame = Frame(None if call.tokens is None else call.tokens.mask)
-    recorder = Recorder(targets, plan, frame, plan.max_bytes, modules, spread)
+    recorder = Recorder(targets, plan, frame, plan.max_bytes, modules, call.tokens, spread)
     points = _points(targets, recorder, editor, module, watch)
     if spread is not None:
         spread.agree(module, plan, call)

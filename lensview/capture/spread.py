@@ -123,6 +123,7 @@ class Spread:
         """Say what the next forward is called with: its (B, T) token ids, as far as known, and how
         many tokens its cache has."""
         self.cached = past > 0
+        _ = self.layout.twin  # made now, not in the middle of a forward
         if tokens is not None and tokens.dim() == 2:
             self.layout.begin(tokens.shape[0], tokens.shape[1], past)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -18,6 +19,7 @@ from ..plan import Plan
 from ..regions import Frame
 from ..resolve import Target
 from ..taps.hooks import UNCHANGED, Visitor
+from ..taps.ops import OpsMet, OpWish
 from ..tensors.labels import token_labels
 from ..traces.parts import Parts
 from ..traces.tokens import Tokens, speller
@@ -59,6 +61,10 @@ class Stepper:
         self._held = 0
         self._started = 0.0
         self._traces: list[Trace] = []
+        self._ops: dict[int, OpsMet] = {}
+        self._wishes: dict[int, OpWish] = {}
+        self._at_ops: dict[tuple[int, str, int], Visitor] = {}
+        self._refused: dict[int, str] = {}
 
     # --- visitors ------------------------------------------------------------------------------
 
@@ -83,6 +89,37 @@ class Stepper:
 
         return visit
 
+    def op_edits(self) -> Iterator[tuple[Target, Callable[[OpsMet], OpWish]]]:
+        """Every intervention's target between ops, with what its ops are told in all steps."""
+
+        def in_steps(make: Callable[[OpsMet], OpWish], ops: OpsMet) -> OpWish:
+            wish = make(ops)
+            return OpWish(wish.takes, lambda name, k: self._within(wish.visitor(name, k)))
+
+        for target, make in self._editor.wishes():
+            yield target, partial(in_steps, make)
+
+    def recording_ops(self, position: int, ops: OpsMet) -> OpWish:
+        """What records the ops that the target at `position` means, for all steps: ops are asked
+        once for their visitors, which pass each value to the recorder of its step."""
+        self._ops[position] = ops
+
+        def visitor(name: str, k: int) -> Visitor:
+            def visit(call: int, value: Any) -> Any:
+                self._open()
+                key = (position, name, k)
+                if key not in self._at_ops:
+                    self._at_ops[key] = self._wishes[position].visitor(name, k)
+                return self._at_ops[key](call, value)
+
+            return visit
+
+        return OpWish(self.targets[position].site.takes_op, visitor)
+
+    def refuse(self, position: int, reason: str) -> None:
+        """Nothing will be recorded for the target at `position`, in no step."""
+        self._refused[position] = reason
+
     def entered(self, call: int, value: Any) -> Any:
         """The root's forward begins."""
         recorder = self._open()
@@ -104,6 +141,8 @@ class Stepper:
         self._held += recorder.held
         self._traces.append(self._trace(recorder, output))
         self._recorder = None
+        for ops in self._ops.values():
+            ops.calls, ops.texts = 0, {}
         self.restart()
         self.told(len(self._traces))
         return UNCHANGED
@@ -121,6 +160,10 @@ class Stepper:
             self._recorder = Recorder(self.targets, self.plan, frame, left, self._modules)
             self._recorder.aligned = False
             self._visitors = [self._recorder.visitor(i) for i in range(len(self.targets))]
+            self._wishes = {i: self._recorder.wish(i, ops) for i, ops in self._ops.items()}
+            self._at_ops = {}
+            for position, reason in self._refused.items():
+                self._recorder.refuse(position, reason)
             self._editor.restart()
             self._editor.see(frame)
             self._started = time.time()

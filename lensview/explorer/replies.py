@@ -21,6 +21,7 @@ from ..sites import Site
 from ..tensors.dense import full_shape
 from ..tensors.labels import token_labels
 from ..tensors.tiles import Tile
+from ..traces.tokens import UNUSUAL_ROWS
 from ..traces.trace import Trace
 from .protocol import (
     MAX_MESSAGE_BYTES,
@@ -208,7 +209,9 @@ def _output_shapes(trace: Trace | None) -> dict[str, str]:
         if site.path in found:
             more[site.path] = more.get(site.path, 1) + 1
         else:
-            found[site.path] = " x ".join(map(str, full_shape(trace[text]))) or "scalar"
+            shape = " x ".join(map(str, full_shape(trace[text]))) or "scalar"
+            rows = trace.rows(text)
+            found[site.path] = f"{shape}, {rows}" if rows in UNUSUAL_ROWS else shape
     return {p: f"{s}, {more[p]} calls" if p in more else s for p, s in found.items()}
 
 
@@ -275,7 +278,10 @@ def _row_labels(trace: Trace, site: str, tile: Tile, index: Sequence[int]) -> tu
     tokens = trace.tokens
     if tokens is None:
         return [], ""
-    if len(tile.shape) != _TOKEN_DIMS or not trace.aligned(site):
+    rows = trace.rows(site)
+    if rows in UNUSUAL_ROWS:
+        return [], f"rows: {rows}"
+    if len(tile.shape) != _TOKEN_DIMS or rows != "tokens":
         return [], "" if len(tile.shape) < _TOKEN_DIMS else "rows are not tokens"
     row = index[0] if index else 0
     labels = [PAD] * tile.plane[0]

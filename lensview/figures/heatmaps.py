@@ -12,6 +12,7 @@ from ..tensors.dense import real
 from ..tensors.differences import difference
 from ..tensors.planes import plane
 from ..tensors.tiles import Tile, tile
+from ..traces.tokens import UNUSUAL_ROWS
 from .axes import Axis, axis_of, plane_labels
 from .style import MUTED, card, finish, interventions
 
@@ -87,7 +88,7 @@ def heatmap(
     finish(
         figure,
         f"{site} − baseline" if baseline is not None else site,
-        _facts(trace, reduced, tensor, index),
+        _facts(trace, site, reduced, index),
         min(max(reduced.rows * _ROW_PIXELS, _LOWEST), _HIGHEST),
     )
     figure.update_xaxes(title={"text": x.title, "standoff": 10}, **x.layout)
@@ -95,10 +96,11 @@ def heatmap(
     return figure
 
 
-def _facts(trace: Trace, reduced: Tile, tensor: Tensor, index: Sequence[int]) -> list[str]:
-    """What a reader must know beside the picture: shape, plane, reduction, interventions."""
+def _facts(trace: Trace, site: str, reduced: Tile, index: Sequence[int]) -> list[str]:
+    """What a reader must know beside the picture: shape, rows, plane, reduction, interventions."""
     shape = "x".join(map(str, reduced.shape)) or "scalar"
     facts = [f"{shape} {reduced.dtype}"]
+    facts += [f"rows: {rows}"] if (rows := trace.rows(site)) in UNUSUAL_ROWS else []
     leading = max(0, len(reduced.shape) - 2)
     if any(size > 1 for size in reduced.shape[:leading]):
         fixed = [*index, *([0] * leading)][:leading]

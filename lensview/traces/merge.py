@@ -18,7 +18,7 @@ from ..indices import At
 from ..plan import Plan
 from ..tensors.dense import full_shape
 from .parts import InterventionReport, Parts, Record
-from .tokens import Tokens
+from .tokens import Tokens, sorted_by_expert
 from .trace import Trace
 
 _OF_ONE_MODEL = ("model", "name", "dtype", "training")
@@ -185,6 +185,8 @@ def _apart(parts: Sequence[Parts], held: Sequence[Record | None], known: Sequenc
 def _unjoinable(records: Sequence[Record], parts: Sequence[Parts], rows: Sequence[int]) -> str:
     """Why dim 0 is not known to be the batch, or ""."""
     tensors = [r.tensor for r in records]
+    if sorted_by_expert(records[0].site):
+        return "its rows are sorted by expert."
     if any(t.layout is not torch.strided or t.is_nested for t in tensors):
         return "they are nested or sparse."
     shapes = [tuple(t.shape) for t in tensors]
@@ -222,6 +224,7 @@ def _tokens(parts: Sequence[Parts]) -> Tokens | None:
         torch.cat([t.ids for t in held]),
         torch.cat([t.mask for t in held]),
         [row for t in held for row in t.labels],
+        held[0].scope,
     )
 
 

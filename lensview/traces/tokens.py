@@ -5,14 +5,21 @@ Owns ids, mask and labels of one batch. Making labels from a tokenizer is `tenso
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..sites import Site, split_path
 from ..tensors.labels import token_labels
+
+Rows = Literal["tokens", "flattened tokens", "no token order", ""]
+"""What a value's rows are to the run's tokens: dims 0 and 1 are its batch and tokens; dim 0 is all
+of the batch's tokens, padding included, row after row; rows are sorted by expert; "" is neither."""
+UNUSUAL_ROWS: tuple[Rows, ...] = ("flattened tokens", "no token order")
+"""Those that a reader must be told of, since they look like others."""
 
 
 class Token(NamedTuple):
@@ -41,14 +48,43 @@ class Tokens:
     labels: list[list[str]]
     scope: str = ""
 
-    def cover(self, path: str) -> bool:
-        """Whether the module at site path `path` works on these tokens."""
-        return not self.scope or path == self.scope or path.startswith(f"{self.scope}.")
+    def cover(self, site: Site) -> bool:
+        """Whether a value at `site` can hold these tokens in their order."""
+        path, scope = site.path, self.scope
+        inside = not scope or path == scope or path.startswith(f"{scope}.")
+        return inside and not sorted_by_expert(site)
+
+    def rows(self, site: Site, shape: Sequence[int]) -> Rows:
+        """What the rows of a whole value of `shape` at `site` are, by their number.
+
+        Not "tokens" where dim 2 could be the tokens too (attention by heads).
+        """
+        if sorted_by_expert(site):
+            return "no token order"
+        if not self.cover(site):
+            return ""
+        either = len(shape) > 3 and shape[1] == shape[2]
+        if tuple(shape[:2]) == tuple(self.ids.shape):
+            return "" if either else "tokens"
+        flat = len(shape) == 2 and shape[0] == self.ids.numel()
+        return "flattened tokens" if flat else ""
 
     def positions(self, row: int = 0) -> list[int]:
         """The columns of the real tokens of `row`, in order."""
         positions: list[int] = self.mask[row].nonzero().flatten().tolist()
         return positions
+
+
+def sorted_by_expert(site: Site) -> bool:
+    """Whether `site` is inside a mixture of experts (by transformers' name for it), where each row
+    is a token's turn at one expert. What enters and leaves the mixture itself is in token order."""
+    names = split_path(site.path)
+    return "experts" in (names if site.op is not None else names[:-1])
+
+
+def holds_tokens(tokens: Tokens | None, site: Site) -> bool:
+    """Whether a value at `site` can hold a run's tokens in their order; None covers all sites."""
+    return not sorted_by_expert(site) if tokens is None else tokens.cover(site)
 
 
 def likeliest(logits: Tensor, k: int, spell: Callable[[int], str]) -> list[Token]:

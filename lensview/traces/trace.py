@@ -22,7 +22,7 @@ from .compare import Diff
 from .parts import Parts, Record
 from .plain import Plain, said
 from .storage import read, write
-from .tokens import Token, likeliest
+from .tokens import Rows, Token, likeliest
 
 
 class Trace(Mapping[str, Tensor]):
@@ -220,13 +220,16 @@ class Trace(Mapping[str, Tensor]):
     def aligned(self, text: str) -> bool:
         """Whether the record's dims 0 and 1 are the batch and the tokens of this run, by their
         sizes; not where dim 2 could be the tokens too (attention by heads)."""
-        if self.tokens is None or not self.record(text).aligned:
-            return False
+        return self.rows(text) == "tokens"
+
+    def rows(self, text: str) -> Rows:
+        """What the record's rows are to the tokens of this run: "tokens" where it is `aligned`,
+        "flattened tokens" (batch times tokens, in order, padding included), "no token order"
+        (inside a mixture of experts, which sorts them), or "" for anything else."""
         record = self.record(text)
-        shape = full_shape(record.tensor)
-        either = len(shape) > 3 and shape[1] == shape[2]
-        covered = self.tokens.cover(record.site.path)
-        return covered and shape[:2] == tuple(self.tokens.ids.shape) and not either
+        if self.tokens is None or not record.aligned:
+            return ""
+        return self.tokens.rows(record.site, full_shape(record.tensor))
 
     def top(self, k: int = 5, row: int = 0) -> list[Token]:
         """The `k` most probable next tokens of batch row `row`, after its last real token.

@@ -44,9 +44,18 @@ def test_a_token_index_means_nothing_in_the_decoder(
     assert edited[site][0, :, 0].ne(0).tolist() == [True, True, False, True]
     with pytest.raises(lv.InterventionError, match="encoder"):
         lv.trace(t5, inputs, (), lv.zero("decoder.block.0", lv.at(token=-1)))
+    with pytest.raises(lv.InterventionError, match=r"keep= at decoder.*\n*.*encoder"):
+        lv.trace(t5, inputs, "decoder.block.0", keep=lv.at(token=-1))
     edited.save(tmp_path / "run")
     again = lv.load(tmp_path / "run")
     assert again.tokens is not None and again.tokens.scope == "encoder"
+
+
+def test_merged_ranks_label_no_decoder_either(t5: nn.Module, inputs: dict[str, Any]) -> None:
+    sites = ["encoder.block.0", "decoder.block.0"]
+    other = {**inputs, "input_ids": inputs["input_ids"] + 1}
+    merged = lv.merge_ranks([lv.trace(t5, one, sites) for one in (inputs, other)])
+    assert [merged.aligned(s) for s in merged] == [True, False]
 
 
 def test_the_next_token_is_the_decoders(t5: nn.Module, inputs: dict[str, Any]) -> None:

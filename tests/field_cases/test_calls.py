@@ -151,9 +151,12 @@ def test_o05_sites_that_can_never_fire(tiny_llama: nn.Module) -> None:
     assert not ran
 
 
-@pytest.mark.parametrize("implementation", ["grouped_mm", "batched_mm", "eager"])
-def test_o06_experts_without_modules(implementation: str) -> None:
-    """Experts see flattened rows: whole, in however many calls, and never taken for tokens."""
+IMPLEMENTATIONS = ["grouped_mm", "batched_mm", "eager"]
+EXPERTS = "model.layers.0.mlp.experts"
+
+
+def mixtral(implementation: str, experts: int = 4) -> Any:
+    """Each token goes to 2 of the experts; 16 hidden, 32 inside an expert."""
     from transformers import MixtralConfig, MixtralForCausalLM
 
     torch.manual_seed(0)
@@ -165,23 +168,79 @@ def test_o06_experts_without_modules(implementation: str) -> None:
         num_hidden_layers=1,
         num_attention_heads=4,
         num_key_value_heads=2,
-        num_local_experts=4,
+        num_local_experts=experts,
         num_experts_per_tok=2,
         experts_implementation=implementation,
     )
     model = MixtralForCausalLM(config)
     model.eval()
-    experts = "model.layers.0.mlp.experts"
-    trace = lv.trace(model, IDS[:, :3], [experts, f"{experts}.act_fn", "model.layers.0.mlp"])
-    assert trace[experts].shape == (6, 16) and not trace.aligned(experts)
-    assert trace.aligned("model.layers.0.mlp")
-    rows = trace.select(f"{experts}.act_fn")
-    assert sum(len(t) for t in rows.values()) == 12 and {t.shape[1] for t in rows.values()} == {32}
-    assert (len(rows) == 1) == (implementation != "eager")
-    assert not any(trace.aligned(site) for site in rows)
-    for site in (experts, f"{experts}.act_fn"):
-        with pytest.raises(lv.InterventionError, match="batch, token"):
-            lv.trace(model, IDS[:, :3], (), lv.zero(site, lv.at(token=2)))
+    return model
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_o06_experts_without_modules(implementation: str, batch: int) -> None:
+    """Experts see flattened rows: whole, in however many calls, and never taken for tokens."""
+    model, ids = mixtral(implementation), IDS[:batch, :3]
+    act, gate, block = f"{EXPERTS}.act_fn", "model.layers.0.mlp.gate", "model.layers.0.mlp"
+    trace = lv.trace(model, ids, [f"{EXPERTS}:input", EXPERTS, act, gate, block])
+    tokens = batch * 3
+    assert trace[EXPERTS].shape == (tokens, 16) and trace.rows(EXPERTS) == "flattened tokens"
+    assert torch.equal(trace[EXPERTS].view(batch, 3, 16), trace[block]), "in token order"
+    assert trace.rows(f"{EXPERTS}:input") == trace.rows(gate) == "flattened tokens"
+    assert trace.rows(block) == "tokens" and trace.aligned(block)
+    acts = trace.select(act)
+    assert sum(len(t) for t in acts.values()) == 2 * tokens
+    assert {t.shape[1] for t in acts.values()} == {32}
+    assert (len(acts) == 1) == (implementation != "eager")
+    assert {trace.rows(site) for site in acts} == {"no token order"}
+    assert not any(trace.aligned(site) for site in (*acts, EXPERTS, gate))
+    refused = {act: "sorted by expert", EXPERTS: r"row b \* 3 \+ t", gate: r"row b \* 3 \+ t"}
+    for site, text in refused.items():
+        with pytest.raises(lv.InterventionError, match=text):
+            lv.trace(model, ids, (), lv.zero(site, lv.at(token=2)))
+        with pytest.raises(lv.InterventionError, match=text):
+            lv.trace(model, ids, site, keep=lv.at(token=2))
+    edited = lv.trace(model, ids, block, lv.zero(EXPERTS, 2))
+    zeros = edited[block].abs().sum(-1) == 0
+    assert zeros.nonzero().tolist() == [[0, 2]], "row 2 of all is token 2 of the first prompt"
+
+
+def test_o06_rows_of_an_expert_that_look_like_a_batch_of_tokens() -> None:
+    """As many rows as prompts, as wide as prompts are long: the shape of tokens, and none are."""
+    model, ids = mixtral("eager", experts=64), torch.arange(64).view(2, 32)
+    trace = lv.trace(model, ids, f"{EXPERTS}.act_fn")
+    found = [s for s in trace if trace[s].shape == ids.shape]
+    assert found, "some of 64 experts get 2 of the 128 rows"
+    assert trace.rows(found[0]) == "no token order" and not trace.aligned(found[0])
+    with pytest.raises(lv.InterventionError, match="sorted by expert"):
+        lv.trace(model, ids, (), lv.zero(found[0], lv.at(token=2)))
+
+
+def test_o06_what_is_shown_of_experts() -> None:
+    """Pictures say what the rows are, and no token stands beside them."""
+    from lensview.explorer.protocol import TileParams
+    from lensview.explorer.replies import outputs_page, tile_reply
+    from lensview.explorer.runs import Latest
+
+    model, ids = mixtral("grouped_mm"), IDS[:, :3]
+    session = lv.LocalSession(model)
+    trace = session.trace(ids, "**")
+    latest = Latest(run=1, inputs=ids, trace=trace, baseline=trace)
+    rows = session.tree()
+    shapes = outputs_page(rows, latest, 0, len(rows))
+    told = {r.path: shapes.shapes[i] for r, i in zip(rows, shapes.rows, strict=True) if i >= 0}
+    said = {
+        EXPERTS: ("6 x 16", "flattened tokens"),
+        "model.layers.0.mlp.gate": ("6 x 4", "flattened tokens"),
+        f"{EXPERTS}.act_fn": ("12 x 32", "no token order"),
+    }
+    for site, (shape, kind) in said.items():
+        assert told[site] == f"{shape}, {kind}"
+        reply, _ = tile_reply(session, latest, TileParams(site, "latest", None, 64, 64, []))
+        assert reply.row_labels == [] and f"rows: {kind}" in reply.note
+        assert f"rows: {kind}" in lv.figures.heatmap(trace, site).layout.title.subtitle.text
+    assert told["model.layers.0.mlp"] == "2 x 3 x 16"
 
 
 class Returns(nn.Module):
