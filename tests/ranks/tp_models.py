@@ -42,6 +42,14 @@ FAST = (
 """A covering dozen: biases, norms per head, experts, packed weights, latent attention, sinks."""
 
 
+LABELLED = {"mixtral, by experts": 8, "longcat_flash": 6}
+"""How many leaves of a row are rank-local: the insides of experts that each rank has of its own,
+and of experts that loop over what the routing chose."""
+
+DIFFERENT = {"hrm_text"}
+"""Model types that transformers itself computes differently when it splits them."""
+
+
 def planned() -> list[str]:
     """Every model type of transformers whose configuration has a plan."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -81,6 +89,16 @@ CASES = {
                 "model.layers.*.mlp.gate_up_proj": "packed_colwise",
                 "model.layers.*.mlp.down_proj": "rowwise",
             }
+        },
+    ),
+    "llama, thirds": Case(
+        "llama",
+        {
+            "hidden_size": 36,
+            "num_attention_heads": 9,
+            "num_key_value_heads": 3,
+            "head_dim": 4,
+            "intermediate_size": 50,
         },
     ),
     "llama, a part": Case("llama", part="model"),

@@ -158,9 +158,10 @@ def check(name: str, out: Path) -> dict[str, Any]:
     place = out / name
     made = make(case)
     if dist.get_rank() == 0:
-        made.save_pretrained(place)
+        made.save_pretrained(place)  # type: ignore[operator]
     dist.barrier()
-    load: Any = type(made).from_pretrained
+    kind: Any = type(made)
+    load = kind.from_pretrained
     reference: nn.Module = load(place, **case.load).eval()
     split = DistributedConfig(**{"tp_size": dist.get_world_size(), **case.split})
     model: nn.Module = load(place, distributed_config=split, **case.load).eval()
