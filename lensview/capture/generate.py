@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..errors import CaptureUnsupportedError, InputError, LensWarning
 from ..interventions import Intervention
 from ..modules import blocks, index
-from ..plan import Plan
+from ..plan import Plan, Records
 from ..resolve import resolve
 from ..taps.hooks import Point, taps
 from ..taps.skips import skips
@@ -28,9 +28,11 @@ from ..wrappers.unwrap import eagerly, unwrap
 from .decoding import check, eos_ids, has_beams
 from .editor import Editor
 from .generation import Ending, Generation, Reason, Steps
+from .given import learn
 from .inputs import prepare
 from .opsites import no_ops
 from .sequences import Sequences
+from .spread import Spread, together
 from .steps import Stepper
 from .verdict import warn_of_overflow
 
@@ -46,6 +48,7 @@ def generate(
     chat: bool = False,
     keep: Any = None,
     max_bytes: int | None = None,
+    records: Records = "rank0",
     watch: Watch | None = None,
     **generate_kwargs: Any,
 ) -> Generation:
@@ -71,6 +74,7 @@ def generate(
         max_new_tokens: at most so many; a row that wrote an end-of-sequence token ends earlier,
             see `Generation.ended`.
         max_bytes: as in `trace`, over all steps together; sites asked for by name are kept.
+        records: as in `trace`. Sampling needs one seed on all ranks, which is looked after.
         watch: progress counts steps; a cancel stops at the next module boundary.
         generate_kwargs: go to ``model.generate``: ``do_sample``, ``use_cache``, ``num_beams``, ….
             With beams, or with several sequences per prompt, rows of records are those of the
@@ -84,7 +88,7 @@ def generate(
         InputError: besides what `trace` raises, a model without ``generate``, or an option under
             which forwards are not steps (assisted decoding, guidance, chunked prefill, …).
     """
-    plan = Plan.make(sites, interventions, keep=keep, max_bytes=max_bytes)
+    plan = Plan.make(sites, interventions, keep=keep, max_bytes=max_bytes, records=records)
     module = unwrap(model)
     check(module, generate_kwargs, max_new_tokens)
     call = prepare(module, inputs, tokenizer, chat=chat, left=True)
@@ -96,15 +100,22 @@ def generate(
     modules = index(module)
     refuse(modules)
     targets = resolve(plan.sites, modules)
-    editor = Editor(module, modules, plan.interventions, None)
+    spread = Spread.over(module, plan.records)
+    editor = Editor(module, modules, plan.interventions, None, spread=spread)
     options = {"do_sample": False, **generate_kwargs}
     if "generation_config" in generate_kwargs and "do_sample" not in generate_kwargs:
         del options["do_sample"]
     eos = eos_ids(module, options)
     sequences = Sequences(module, call, eos, has_beams(module, options))
-    stepper = Stepper(module, plan, targets, editor, call, tokenizer, sequences)
+    stepper = Stepper(module, plan, targets, editor, call, tokenizer, sequences, spread)
     points = _points(stepper, module, watch, max_new_tokens)
+    if spread is not None:
+        told = {**options, "max_new_tokens": max_new_tokens}
+        spread.agree(module, plan, call, **told)
+        spread.begin(None if call.tokens is None else call.tokens.ids.shape)
+        learn(spread, module, call, editor.skipped())
     with (
+        together(spread),
         torch.no_grad(),
         eagerly(module, any(point.ops is not None for point in points)),
         taps(module, points) as restart,

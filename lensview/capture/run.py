@@ -180,7 +180,7 @@ def run(
     points = _points(targets, recorder, editor, module, watch)
     if spread is not None:
         spread.agree(module, plan, call)
-        spread.begin(None if call.tokens is None else call.tokens.ids, past_tokens(call))
+        spread.begin(None if call.tokens is None else call.tokens.ids.shape, past_tokens(call))
         learn(spread, module, call, editor.skipped())
     started = time.time()
     with together(spread):

@@ -25,7 +25,7 @@ from ..parallel.agreement import agree, announce, digest, exchange
 from ..parallel.degrees import check_degree, unplanned
 from ..parallel.group import Ranks
 from ..parallel.layout import Layout
-from ..parallel.placements import Packed, Placement, Shard
+from ..parallel.placements import Local, Packed, Placement, Shard
 from ..parallel.styles import is_sharded
 from ..parallel.witness import Witness
 from ..plan import Plan
@@ -119,13 +119,13 @@ class Spread:
             parts["random state (torch.manual_seed)"] = digest(torch.get_rng_state())
         agree(self.ranks, "run", parts)
 
-    def begin(self, tokens: Tensor | None, past: int = 0) -> None:
-        """Say what the next forward is called with: its (B, T) token ids, as far as known, and how
-        many tokens its cache has."""
+    def begin(self, shape: Sequence[int] | None, past: int = 0) -> None:
+        """Say what the next forward is called with: the (B, T) of its token ids, None where it has
+        none, and how many tokens its cache has."""
         self.cached = past > 0
         _ = self.layout.twin  # made now, not in the middle of a forward
-        if tokens is not None and tokens.dim() == 2:
-            self.layout.begin(tokens.shape[0], tokens.shape[1], past)
+        if shape is not None:
+            self.layout.begin(shape[0], shape[1], past)
 
     def placement(
         self, site: Site, module: nn.Module, call: int, leaf: Path, tensor: Tensor
@@ -145,6 +145,8 @@ class Spread:
 
     def said(self, placement: Placement, site: Site) -> str:
         """A placement in words, for a record."""
+        if isinstance(placement, Local):
+            return str(placement)
         style = self.layout.style(site.path) if site.op is None else ""
         return f"{placement} over {self.ranks.size} ranks" + (f", {style}" if style else "")
 

@@ -29,6 +29,7 @@ from .inputs import Call
 from .outcome import described, last_logits
 from .recorder import Recorder
 from .sequences import Sequences, Window
+from .spread import Spread
 
 
 class Stepper:
@@ -43,7 +44,9 @@ class Stepper:
         call: Call,
         tokenizer: Any,
         sequences: Sequences,
+        spread: Spread | None = None,
     ) -> None:
+        self._spread = spread
         self.module = module
         self.plan = plan
         self.targets = targets
@@ -125,6 +128,10 @@ class Stepper:
         recorder = self._open()
         self._window = self.sequences.read(value)
         self._tokens = self._spelt(self._window)
+        if self._spread is not None:
+            window = self._window
+            shape = None if window is None else window.mask.shape
+            self._spread.begin(shape, 0 if window is None else window.first)
         frame = Frame()
         if self._window is not None:
             frame = Frame(self._window.mask, positions=self._window.places)
@@ -138,6 +145,9 @@ class Stepper:
     def left(self, call: int, output: Any) -> Any:
         """The root's forward ends, and with it the step."""
         recorder = self._open()
+        recorder.settle()
+        if self.plan.interventions:
+            self._editor.settle()
         self._held += recorder.held
         self._traces.append(self._trace(recorder, output))
         self._recorder = None
@@ -157,7 +167,9 @@ class Stepper:
             frame = Frame(None if tokens is None else tokens.mask)
             limit = self.plan.max_bytes
             left = None if limit is None else max(limit - self._held, 0)
-            self._recorder = Recorder(self.targets, self.plan, frame, left, self._modules)
+            self._recorder = Recorder(
+                self.targets, self.plan, frame, left, self._modules, spread=self._spread
+            )
             self._recorder.aligned = False
             self._visitors = [self._recorder.visitor(i) for i in range(len(self.targets))]
             self._wishes = {i: self._recorder.wish(i, ops) for i, ops in self._ops.items()}
@@ -194,7 +206,11 @@ class Stepper:
                 reports=self._editor.reports(),
                 tokens=self._tokens,
                 logits=last_logits(self.module, output, self._tokens),
-                meta={**described(self.module, self._started), "step": step},
+                meta={
+                    **described(self.module, self._started),
+                    **recorder.kept_where(),
+                    "step": step,
+                },
                 spell=speller(self._tokenizer),
             )
         )

@@ -50,6 +50,11 @@ def agree(
     parts = {"request": digests} if isinstance(digests, str) else dict(digests)
     posts = exchange(ranks, what, json.dumps({"what": what, "parts": parts}), timeout)
     said = [json.loads(post) for post in posts]
+    failed = [f"rank {rank}: {told['error']}" for rank, told in enumerate(said) if "error" in told]
+    if failed:
+        raise RankDivergenceError(
+            f"The run before this {what} failed on some ranks only. {'; '.join(failed)}"
+        )
     others = {rank: _difference(said[0], theirs) for rank, theirs in enumerate(said)}
     differing = [f"rank {rank} has {text}" for rank, text in others.items() if text]
     if differing:
