@@ -16,10 +16,10 @@ REFUSED = {"sequence_parallel"}
 
 
 def test_every_style_of_transformers_is_known_or_refused() -> None:
-    from transformers.distributed import tensor_parallel
+    from transformers.distributed.parallel_utils import ALL_PARALLEL_STYLES as registry
 
     known = PLAIN | GATHERING | REFUSED
-    assert {name for name in tensor_parallel.ALL_PARALLEL_STYLES if name not in known} == set()
+    assert {name for name in registry if name not in known} == set()
 
 
 def test_no_plan_of_transformers_has_an_unknown_style() -> None:
