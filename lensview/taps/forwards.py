@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 from torch import nn
@@ -40,7 +40,7 @@ def signed(module: nn.Module, forward: Forward | None = None) -> Any:
 
 
 def _inside(function: Any, module: nn.Module) -> Any:
-    """What a function wraps: as it says itself, or the module's bound method that it holds."""
+    """What a function wraps: as it says itself, or what it holds of the module's bound method."""
     inner = getattr(function, "__wrapped__", None)
     if inner is None and isinstance(function, partial):
         return function.func
@@ -49,6 +49,8 @@ def _inside(function: Any, module: nn.Module) -> Any:
     for cell in getattr(function, "__closure__", None) or ():
         held = _content(cell)
         if isinstance(held, MethodType) and held.__self__ is module:
+            return held
+        if isinstance(held, FunctionType) and held is not function and _inside(held, module):
             return held
     return None
 

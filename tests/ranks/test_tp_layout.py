@@ -44,7 +44,7 @@ def test_values_between_ops(ops: Table, name: str) -> None:
     row = ops[name]
     assert "error" not in row, row.get("trace")
     assert row["wrong"] == [] and row["missing"] == []
-    assert row["right"] > 800 > 8 * sum(row["labelled"].values())
+    assert row["right"] > 800 and sum(row["labelled"].values()) < 150
 
 
 def test_three_ranks(tmp_path: Path) -> None:

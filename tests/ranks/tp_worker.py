@@ -24,7 +24,7 @@ from lensview.modules import index
 from lensview.parallel.layout import Layout
 from lensview.parallel.placements import Local, Packed, Placement, Scaled, Shard, local_size
 from tests.ranks.tp_models import CASES, Case, make
-from tests.ranks.tp_record import IDS, forwards
+from tests.ranks.tp_record import IDS, calls, forwards
 
 TOLERANCE = 1e-5
 
@@ -81,10 +81,20 @@ def gathered(value: Any) -> list[Any]:
     return found
 
 
+def untouched(model: nn.Module) -> None:
+    """A plain call: a model that does not run when it is split fails here, and not in a tap."""
+    try:
+        with torch.no_grad():
+            model(**calls(model)[0])
+    except Exception as error:
+        raise RuntimeError(f"without taps too: {type(error).__name__}: {error}") from error
+
+
 def compare(model: nn.Module, reference: nn.Module) -> dict[str, Any]:
     """What the layout makes of every value of `model`, beside `reference`, which is not split."""
     layout = Layout(model)
     modules = index(model)
+    untouched(model)
     expected, again, got = forwards(reference), forwards(reference), forwards(model)
     assert len(expected) == len(got)
     report = Report()
