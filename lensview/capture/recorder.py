@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..errors import InterventionError, SiteError
 from ..keeping import WHOLE, Cut, cut_at
 from ..modules import only_holds
-from ..parallel.placements import Placement, Scaled, Whole, whole_shape
+from ..parallel.placements import Local, Placement, Scaled, Whole, whole_shape
 from ..plan import Plan
 from ..regions import Frame
 from ..resolve import Target
@@ -34,7 +34,7 @@ from ..values import get, main_in
 from .absent import never_called, parent_of
 from .copies import Copies
 from .opsites import why_no_op
-from .spread import Spread, early, in_pieces
+from .spread import Spread, early, in_pieces, own_part
 
 ELSEWHERE = (
     "its record is on rank 0, which alone keeps records. Read it there, or run with "
@@ -201,6 +201,7 @@ class Recorder:
         placement = None
         if self._spread is not None:
             placement = self._spread.placement(site, seen.target.module, call, path, tensor)
+            tensor = own_part(tensor)  # decided before: a copy of a DTensor may be another value
         now, late = early(seen.cut, placement)
         try:
             kept = tensor if now is WHOLE else self._kept(tensor, now, site)
@@ -293,12 +294,26 @@ class Recorder:
         spread = self._spread
         if spread is None:
             return
+        self._doubt(spread)
         split = [v for v in self._values if in_pieces(v.placement)]
         pairs = ((v.tensor, v.placement) for v in split)
         wholes = spread.wholes([(t, p) for t, p in pairs if t is not None and p is not None])
         found = dict(zip(map(id, split), wholes or [], strict=False))
         self._values = [self._settled(v, found.get(id(v))) for v in self._values]
         self._disagreeing = spread.witness.compare(spread.ranks)
+
+    def _doubt(self, spread: Spread) -> None:
+        """Take back what was decided of modules whose calls the twin counts otherwise."""
+        modules = {v.seen.target.site.path: v.seen.calls for v in self._values}
+        wrong = spread.layout.check_calls(modules, spread.cached)
+        if wrong:
+            self._values = [self._doubted(v, wrong) for v in self._values]
+
+    def _doubted(self, value: _Value, wrong: Mapping[str, str]) -> _Value:
+        why = wrong.get(value.seen.target.site.path)
+        if why is None or not in_pieces(value.placement):
+            return value
+        return replace(value, placement=Local(f"{why}: its calls cannot be told apart."))
 
     def _settled(self, value: _Value, whole: Tensor | None) -> _Value:
         spread, tensor = self._spread, value.tensor
