@@ -101,12 +101,12 @@ def order(model: nn.Module, ids: Tensor) -> list[tuple[str, str]]:
 
 
 def torchlens(model: nn.Module, ids: Tensor, what: str) -> Way:
-    """By torchlens; for more than named modules it has only its log of every operation."""
+    """By torchlens, in its cheaper way: a recording of all modules, or of all ops."""
     import torchlens as tl  # type: ignore[import-not-found]
 
-    if what == "residual":
-        return lambda: tl.extract(model, ids, RESIDUAL)
-    return lambda: tl.trace(model, ids)
+    if what == "ops":
+        return lambda: tl.record(model, ids, default_op=True)
+    return lambda: tl.record(model, ids, default_module=True)
 
 
 def way(name: str, what: str, model: nn.Module, ids: Tensor) -> Way:

@@ -16,6 +16,7 @@ from .capture.run import run
 from .errors import LensError
 from .interventions import Intervention
 from .modules import ModuleRow, index, tree
+from .parallel.rows import placed
 from .plan import Plan
 from .resolve import resolve
 from .tensors.stats import Stats, stats
@@ -110,8 +111,8 @@ class LocalSession:
         return self._model
 
     def tree(self) -> list[ModuleRow]:
-        """The rows of the module tree."""
-        return tree(self._model)
+        """The rows of the module tree; of a model that is split over ranks, with how it is."""
+        return placed(tree(self._model), self._model, index(self._model))
 
     def trace(
         self,
