@@ -258,7 +258,7 @@ def tile_reply(session: Session, latest: Latest, wanted: TileParams) -> tuple[Ti
         inf=tile.inf,
         stats=stats,
         row_labels=labels,
-        note="; ".join(n for n in (tile.note, note) if n),
+        note="; ".join(n for n in (tile.note, note, shown.lies(site)) if n),
     )
     return reply, tile.data
 

@@ -7,6 +7,7 @@ import json
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +237,24 @@ def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> N
         assert value.unique().numel() == 1 and value.numel() in (10, 8_000_000)
         seen.add(value.numel())
     assert seen
+
+
+def test_how_a_value_lay_over_ranks_is_kept_and_shown(
+    tiny_llama: nn.Module, tmp_path: Path
+) -> None:
+    """A reader sees what is no whole, or what was put together; not what every rank had."""
+    said = {
+        "model.layers.0": "whole over 2 ranks",
+        "model.layers.1": "shard of dim 2 (16) over 2 ranks, colwise",
+        "model.layers.2": "rank-local: nothing says what this is of the whole.",
+    }
+    plain = lv.trace(tiny_llama, IDS, list(said))
+    assert {plain.placement(site) for site in said} == {""}
+    records = {s: replace(r, placement=said[s]) for s, r in plain._parts.records.items()}
+    lv.Trace(replace(plain._parts, records=records)).save(tmp_path / "run.safetensors")
+    loaded = lv.load(tmp_path / "run.safetensors")
+    assert {site: loaded.placement(site) for site in said} == said
+    shown = {s: lv.figures.heatmap(loaded, s).layout.title.subtitle.text for s in said}
+    assert "over 2 ranks" not in shown["model.layers.0"]
+    assert said["model.layers.1"] in shown["model.layers.1"]
+    assert "rank-local" in shown["model.layers.2"]
