@@ -13,6 +13,7 @@ from torch import Tensor
 from ..errors import InterventionError
 from ..interventions import LOCAL, Intervention
 from ..operations import apply, overflowed
+from ..parallel.mesh import as_before, held
 from ..parallel.placements import Local, Placement, Scaled, Whole
 from ..regions import Frame
 from ..sites import Site
@@ -24,6 +25,20 @@ counts add up to the whole's."""
 
 
 def applied(
+    spread: Spread,
+    placement: Placement,
+    intervention: Intervention,
+    tensor: Tensor,
+    site: Site,
+    frame: Frame,
+) -> Counted:
+    """This rank's part of the changed value, a DTensor where it was one; see `_changed`."""
+    own = held(tensor)
+    new, changed, over = _changed(spread, placement, intervention, own, site, frame)
+    return as_before(new, tensor), changed, over
+
+
+def _changed(
     spread: Spread,
     placement: Placement,
     intervention: Intervention,

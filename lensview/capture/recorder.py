@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..errors import InterventionError, SiteError
 from ..keeping import WHOLE, Cut, cut_at
 from ..modules import only_holds
+from ..parallel.mesh import held
 from ..parallel.placements import Placement, Scaled, Whole, whole_shape
 from ..plan import Plan
 from ..regions import Frame
@@ -201,6 +202,7 @@ class Recorder:
         placement = None
         if self._spread is not None:
             placement = self._spread.placement(site, seen.target.module, call, path, tensor)
+        live, tensor = tensor, tensor if self._spread is None else held(tensor)
         now, late = early(seen.cut, placement)
         try:
             kept = tensor if now is WHOLE else self._kept(tensor, now, site)
@@ -220,7 +222,7 @@ class Recorder:
         copy, new = self._copied(site, call, tensor, kept, now, placement)
         self.held += size if new else 0
         seen.kept += 1
-        gradient = self._gradient(tensor, seen.cut, placement, site)
+        gradient = self._gradient(live, seen.cut, placement, site)
         aligned = self.aligned and seen.cut.keeps_tokens
         self._values.append(_Value(seen, call, copy, path, aligned, gradient, placement, late))
 
@@ -247,7 +249,7 @@ class Recorder:
         if isinstance(placement, Whole):
             spread.witness.look((str(site), call, cut.part), kept)
         if spread.holds or in_pieces(placement):
-            return self._copies.take(tensor, kept, cut)[0], True
+            return self._copies.take(tensor, kept, cut, placement)[0], True
         return None, True
 
     def _gradient(
@@ -256,13 +258,15 @@ class Recorder:
         if not self._plan.grad:
             return None
         kept = partial(cut.of, frame=self._frame_at(site), where=str(site))
-        if self._spread is None or not in_pieces(placement):
+        if self._spread is None:
             return watched(tensor, kept)
+        if not in_pieces(placement):
+            return watched(tensor, lambda gradient: kept(held(gradient)))
         ranks, lies = self._spread.ranks, placement
 
         def of_whole(gradient: Tensor) -> Tensor:
             assert lies is not None
-            return kept(ranks.to_all([(gradient, lies)])[0])
+            return kept(ranks.to_all([(held(gradient), lies)])[0])
 
         return watched(tensor, of_whole, on_all=True)
 
