@@ -113,7 +113,8 @@ def generate(
         told = {**options, "max_new_tokens": max_new_tokens}
         spread.agree(module, plan, call, **told)
         spread.begin(None if call.tokens is None else call.tokens.ids.shape)
-        learn(spread, module, call, editor.skipped())
+        with together(spread):
+            learn(spread, module, call, editor.skipped())
     with (
         together(spread),
         torch.no_grad(),
@@ -125,6 +126,8 @@ def generate(
         output = module.generate(  # type: ignore[operator]
             *call.args, **call.kwargs, **options, max_new_tokens=max_new_tokens
         )
+    if not plan.interventions:
+        editor.settle()
     if watch is not None:
         watch.check()
     result = _result(stepper, output, eos, max_new_tokens, tokenizer)

@@ -318,7 +318,8 @@ class Recorder:
             kept = whole if value.late is WHOLE else self._kept(whole, value.late, site)
         except InterventionError as error:
             if not value.seen.target.expanded:
-                raise
+                # The other ranks are still to come to collectives: it is raised after them, on all.
+                spread.failures.append(str(error))
             value.seen.left_out[value.call] = f"left out: keep= does not fit it. {error}"
             value.seen.kept -= 1
             return replace(value, tensor=None)

@@ -1,15 +1,18 @@
 """What every rank runs under torchrun for `test_tp_capture.py`: runs on models that are split.
 
 Each check compares with the same model whole in this process, on every rank. The report of a rank
-is one file, ``rank0.json`` and so on.
+is one file, ``rank0.json`` and so on. A check that leaves the ranks out of step spoils those after
+it, which then say so.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 import traceback
 import warnings
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -18,11 +21,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.ranks import tp_capture_edits, tp_capture_failures, tp_capture_traces
 from tests.ranks.tp_capture_pair import pair, report
 from tests.ranks.tp_capture_sweep import sweep
 
-def swept(name: str, out: Path, every: bool = False, **options: Any) -> Any:
-    return report(sweep(pair(name, out, **options), every))
+Check = Callable[[Path], Any]
+CHECKS: dict[str, Check] = {
+    check.__name__: check
+    for module in (tp_capture_edits, tp_capture_traces, tp_capture_failures)
+    for check in module.CHECKS
+}
+SWEPT = "every edit of "
+"""Before a row's name: a sweep with one kind of edit at each site."""
+
+
+def swept(name: str, out: Path) -> Any:
+    return report(sweep(pair(name, out)))
 
 
 def main(out: Path, names: list[str]) -> None:
@@ -33,15 +47,16 @@ def main(out: Path, names: list[str]) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    done = {}
-    import time
+    done: dict[str, Any] = {}
     for name in names:
-        t=time.time()
+        start = time.time()
+        row = name.removeprefix(SWEPT)
+        check = CHECKS.get(name) or partial(swept, row)
         try:
-            done[name] = swept(name, out)
+            done[name] = check(out)
         except Exception:
             done[name] = {"error": traceback.format_exc()}
-        print(dist.get_rank(), name, f"{time.time()-t:.1f}", json.dumps(done[name],indent=1).replace("\\n","\n") if dist.get_rank()==0 else "", flush=True)
+        done[name]["seconds"] = round(time.time() - start, 1)
         (out / f"rank{dist.get_rank()}.json").write_text(json.dumps(done))
     dist.destroy_process_group()
 
