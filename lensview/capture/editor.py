@@ -240,7 +240,7 @@ def _giver(edit: _Edit, target: Target, grad: bool, spread: Spread | None) -> Gi
             count = elements(value)
             if spread is not None:
                 value, piece = parts(spread, target, call, value, arguments, own)
-                count = elements(value) if piece else count * spread.first
+                count = elements(value) if piece or spread.first else 0
         edit.calls += 1
         edit.changed.append(torch.tensor(count))
         return value

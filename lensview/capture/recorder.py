@@ -206,6 +206,10 @@ class Recorder:
         now, late = early(seen.cut, placement)
         try:
             kept = tensor if now is WHOLE else self._kept(tensor, now, site)
+            if late is not WHOLE and placement is not None:
+                # Told now, on every rank: the whole is there on some ranks only, and later.
+                shape = whole_shape(placement, tensor.shape)
+                self._kept(torch.empty(shape, dtype=tensor.dtype, device="meta"), late, site)
         except InterventionError as error:
             if not seen.target.expanded:
                 raise
@@ -314,15 +318,7 @@ class Recorder:
         if whole is None:
             return value
         site = value.seen.target.site
-        try:
-            kept = whole if value.late is WHOLE else self._kept(whole, value.late, site)
-        except InterventionError as error:
-            if not value.seen.target.expanded:
-                # The other ranks are still to come to collectives: it is raised after them, on all.
-                spread.failures.append(str(error))
-            value.seen.left_out[value.call] = f"left out: keep= does not fit it. {error}"
-            value.seen.kept -= 1
-            return replace(value, tensor=None)
+        kept = whole if value.late is WHOLE else self._kept(whole, value.late, site)
         return replace(value, tensor=kept)
 
     def records(self) -> dict[str, Record]:

@@ -186,8 +186,8 @@ def run(
         if spread is not None:
             learn(spread, module, call, editor.skipped())
         output, stopped = _forward(module, call, points, editor, plan.grad)
-        recorder.settle()
     editor.settle()
+    recorder.settle()
     if watch is not None:
         watch.check()
     result = _trace(module, plan, call, recorder, editor, output, tokenizer, started)
