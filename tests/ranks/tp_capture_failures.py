@@ -28,7 +28,9 @@ def after(two: Pair, found: Found, name: str, before: Any, state: Any) -> None:
     dist.barrier()
 
 
-def failing(two: Pair, found: Found, name: str, kind: type[Exception], run: Any, *texts: str) -> Any:
+def failing(
+    two: Pair, found: Found, name: str, kind: type[Exception], run: Any, *texts: str
+) -> Any:
     before = hooks(two.split)
     torch.manual_seed(3)
     state = torch.get_rng_state()
@@ -75,7 +77,9 @@ def alike_everywhere(out: Path) -> Any:
     case("size", wrong, lambda m: trace(m, IDS, [LAST], lv.add(Q, torch.ones(16))), Q)
     case("no site", lv.SiteError, lambda m: trace(m, IDS, ["model.layers.1.q_prj"]), "q_prj")
     idle = lv.zero("model.layers.1@3")
-    case("idle", lv.IdleInterventionError, lambda m: trace(m, IDS, [LAST], idle), "model.layers.1@3")
+    case(
+        "idle", lv.IdleInterventionError, lambda m: trace(m, IDS, [LAST], idle), "model.layers.1@3"
+    )
     case("rank-local", wrong, lambda m: trace(m, IDS, [], lv.zero("model.embed_tokens/embedding")))
     said = {}
     for number, (name, kind, run, texts) in enumerate(cases):

@@ -33,10 +33,13 @@ CHECKS: dict[str, Check] = {
 }
 SWEPT = "every edit of "
 """Before a row's name: a sweep with one kind of edit at each site."""
+BLOCK = ", a block"
+"""After it: of one block alone."""
 
 
 def swept(name: str, out: Path) -> Any:
-    return report(sweep(pair(name, out)))
+    part = name.endswith(BLOCK)
+    return report(sweep(pair(name.removesuffix(BLOCK), out), part=part))
 
 
 def main(out: Path, names: list[str]) -> None:
