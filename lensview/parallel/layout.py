@@ -48,8 +48,11 @@ class Layout:
         self._model = model
         self._sizes: dict[str, int] = {}
         self._first: dict[int, str] = {}
+        self._packed: list[tuple[str, int, int]] = []
         for path, module in index(model).items():
             self._first.setdefault(id(module), path)
+            packed = [s for s in splits(module).values() if s.parts > 1]
+            self._packed += [(path, s.size, s.parts) for s in packed]
 
     @property
     def twin(self) -> Twin:
@@ -120,7 +123,7 @@ class Layout:
             stated = self._stated(path, module, side, tensor)
             if stated is not None:
                 return _agreed(stated, known, tensor)
-        placed = self._by_twin(path, module, known, tensor, op)
+        placed = self._by_twin(path, known, tensor, op)
         if isinstance(placed, Whole):
             return _maybe_partial(container)
         return placed
@@ -214,9 +217,7 @@ class Layout:
         sizes = {m.dim: m.features * self._sizes[m.of] for m in mixed}
         return _Known(tuple(sizes.get(d, size) for d, size in enumerate(dims)), tuple(sizes))
 
-    def _by_twin(
-        self, path: str, module: nn.Module, known: _Known | str, tensor: Tensor, op: str | None
-    ) -> Placement:
+    def _by_twin(self, path: str, known: _Known | str, tensor: Tensor, op: str | None) -> Placement:
         if isinstance(known, str):
             return Local(f"Nothing says what this is of the whole: {known}.")
         dims = known.dims
@@ -232,27 +233,25 @@ class Layout:
             return Local(f"Dim {dim} is a number of features times a size of the call, and split.")
         size = dims[dim]
         assert size is not None
-        parts = self._parts(path, module, size)
-        if parts > 1 and op is None:
+        parts = self._parts(path, size, op)
+        if parts is None:
             return Local(f"Dim {dim} may be packed parts of {size} features, or one chunk of them.")
         if tensor.shape[dim] != self._chunk(size, parts):
             return _unfit(tensor.shape[dim], size)
         return Shard(dim, size) if parts == 1 else Packed(dim, size, parts)
 
-    def _parts(self, path: str, module: nn.Module, size: int) -> int:
-        """In how many packed parts a rank's chunk of `size` features may be, near this module."""
-        near = [module]
-        parent = self._model_at(path.rpartition(".")[0]) if path else None
-        if parent is not None:
-            near += [parent, *parent.children()]
-        for each in near:
-            for split in splits(each).values():
-                if split.parts > 1 and split.size == size:
-                    return split.parts
+    def _parts(self, path: str, size: int, op: str | None) -> int | None:
+        """In how many packed parts a rank's chunk of `size` features is; None where it may be
+        packed or not: near a module whose weight gives as many features packed."""
+        for owner, packed, parts in self._packed:
+            if packed != size:
+                continue
+            if path == owner and op is not None:
+                return parts
+            around = owner.rpartition(".")[0]
+            if path == around or path.startswith(f"{around}." if around else ""):
+                return None
         return 1
-
-    def _model_at(self, path: str) -> nn.Module | None:
-        return index(self._model).get(path)
 
     def _inside(self, path: str, strict: bool) -> str | None:
         """The innermost module around (or at, unless strict) `path` that adds up parts."""
