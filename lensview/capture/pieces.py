@@ -57,7 +57,7 @@ def _changed(
     """
     own = intervention.op == "call" and intervention.args["fn"].on_all
     if own:
-        return _counted(intervention, tensor, site, frame, own_part(placement) or spread.first)
+        return _counted(intervention, tensor, site, frame, its_own(placement) or spread.first)
     if isinstance(placement, Local):
         raise InterventionError(
             f"{intervention.op} at {site}: the model is split over {spread.ranks.size} ranks, and "
@@ -67,7 +67,7 @@ def _changed(
     if intervention.op == "call":
         return _by_first(spread, placement, intervention, tensor, site, frame)
     if alone(intervention, placement):
-        return _counted(intervention, tensor, site, frame, own_part(placement) or spread.first)
+        return _counted(intervention, tensor, site, frame, its_own(placement) or spread.first)
     whole = spread.ranks.whole(tensor, placement, grads="same")
     new, changed, over = _counted(intervention, whole, site, frame, spread.first)
     return spread.ranks.own(new, placement, grads="same"), changed, over
@@ -89,7 +89,7 @@ def alone(intervention: Intervention, placement: Placement) -> bool:
     return numbers and past(intervention.index, getattr(placement, "dim", 0))
 
 
-def own_part(placement: Placement) -> bool:
+def its_own(placement: Placement) -> bool:
     """Whether what a rank holds is no other's, so that the ranks' counts add up."""
     return in_pieces(placement) or isinstance(placement, Local)
 

@@ -19,7 +19,7 @@ from ..errors import InterventionError, SiteError
 from ..keeping import WHOLE, Cut, cut_at
 from ..modules import only_holds
 from ..parallel.mesh import held
-from ..parallel.placements import Placement, Scaled, Whole, whole_shape
+from ..parallel.placements import Local, Placement, Scaled, Whole, whole_shape
 from ..plan import Plan
 from ..regions import Frame
 from ..resolve import Target
@@ -301,12 +301,31 @@ class Recorder:
         spread = self._spread
         if spread is None:
             return
+        self._doubt(spread)
         split = [v for v in self._values if in_pieces(v.placement)]
         pairs = ((v.tensor, v.placement) for v in split)
         wholes = spread.wholes([(t, p) for t, p in pairs if t is not None and p is not None])
         found = dict(zip(map(id, split), wholes or [], strict=False))
         self._values = [self._settled(v, found.get(id(v))) for v in self._values]
         self._disagreeing = spread.witness.compare(spread.ranks)
+
+    def _doubt(self, spread: Spread) -> None:
+        """Take back what was decided of modules whose calls the twin counts otherwise."""
+        modules = {v.seen.target.site.path: v.seen.calls for v in self._values}
+        wrong = spread.layout.check_calls(modules, spread.cached)
+        if wrong:
+            self._values = [self._doubted(v, wrong) for v in self._values]
+
+    def _doubted(self, value: _Value, wrong: Mapping[str, str]) -> _Value:
+        why = wrong.get(value.seen.target.site.path)
+        if why is None or not in_pieces(value.placement):
+            return value
+        lies = Local(f"{why}: its calls cannot be told apart.")
+        if value.late is WHOLE:
+            return replace(value, placement=lies)
+        value.seen.left_out[value.call] = f"left out: keep= is of the whole. {lies.reason}"
+        value.seen.kept -= 1
+        return replace(value, placement=lies, tensor=None)
 
     def _settled(self, value: _Value, whole: Tensor | None) -> _Value:
         spread, tensor = self._spread, value.tensor

@@ -83,10 +83,11 @@ def test_an_input_that_is_split_is_refused_on_one_rank_alone(reports: Reports) -
     holds(reports[1]["tensors"]["input"], expected)
 
 
-def test_transformers_tensor_parallel_is_not_in_this_version(reports: Reports) -> None:
+def test_transformers_tensor_parallel_is_told_apart(reports: Reports) -> None:
+    """It is captured whole; the same DTensors made by hand are refused (above)."""
     report = reports[0]["transformers_tp"]
-    holds(report, {("tensor parallel", ""), ("DTensor", "model.layers.0.mlp.up_proj.weight")})
-    assert "this version does not support" in report["text"]
+    assert report["refused"] is False and report["told"] == []
+    assert report["left"] is False and report["ran"]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
