@@ -73,7 +73,8 @@ def sweep(two: Pair, every: bool = False, part: bool = False) -> Found:
         possible = kinds(site, shape)
         for edit in possible if every else [possible[turn % len(possible)]]:
             found.runs(str(edit), two, lambda m, e=edit: lv.trace(m, IDS, last, e), EDITED)
-        if shape[:2] == IDS.shape and not site.startswith("lm_head"):
+        refused = any(str(edit) in found.refused for edit in possible)
+        if shape[:2] == IDS.shape and not site.startswith("lm_head") and not refused:
             chosen.append(possible[turn % 3])
     if callable(getattr(two.whole, "generate", None)):
         for start in range(0, len(chosen), AT_ONCE * (3 if part else 1)):
@@ -87,9 +88,6 @@ def decode(two: Pair, found: Found, edits: list[lv.Intervention], last: str) -> 
     def run(model: object) -> lv.Generation:
         return lv.generate(model, IDS, [last], edits, max_new_tokens=3)  # type: ignore[arg-type]
 
-    refused = [edit for edit in edits if str(edit) in found.refused]
-    if refused:
-        return
     one, other = two.both(run)
     if not torch.equal(one.ids, other.ids):
         found.wrong.append(f"{edits}: {one.ids.tolist()}, and {other.ids.tolist()}")

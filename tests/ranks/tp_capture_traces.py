@@ -135,7 +135,7 @@ def by_hand(out: Path) -> Any:
 
     found.runs("ranks='all'", two, lambda m: lv.trace(m, IDS, LIST, edit(m)))
     assert set(reached) == {(2, 6, 32)}
-    one, other = two.both(lambda m: lv.trace(m, IDS, [LAYER], records="all")[LAYER])
+    one, _ = two.both(lambda m: lv.trace(m, IDS, [LAYER], records="all")[LAYER])
     lens, true = two.both(lambda m: m.lm_head(m.model.norm(one)))
     assert equal(lens, true)
     for name, value in two.whole.named_parameters():
