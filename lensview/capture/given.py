@@ -71,20 +71,19 @@ def parts(
     for path, leaf in list(leaves(value)):
         if not isinstance(leaf, Tensor):
             continue
-        placement = lies.get(path)
+        placement, whole = lies.get(path), leaf
         if id(leaf) in own:
             held = _of_input(spread, target, call, arguments)
             if placement == held:
                 continue
-            _known(spread, site, held)
-            leaf = ranks.whole(leaf, held, grads="same")
+            whole = ranks.whole(leaf, _known(spread, site, held), grads="same")
         placement = _known(spread, site, placement)
-        if isinstance(placement, (Shard, Packed)) and leaf.shape[placement.dim] != placement.size:
+        if isinstance(placement, (Shard, Packed)) and whole.shape[placement.dim] != placement.size:
             raise InterventionError(
-                f"skip at {site}: the value {tuple(leaf.shape)} has not the {placement.size} of "
+                f"skip at {site}: the value {tuple(whole.shape)} has not the {placement.size} of "
                 f"the whole layer along dim {placement.dim}."
             )
-        value = replace(value, path, ranks.own(leaf, placement, grads="same"))
+        value = replace(value, path, ranks.own(whole, placement, grads="same"))
     return value, in_pieces(lies.get(first))
 
 

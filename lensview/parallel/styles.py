@@ -143,7 +143,7 @@ def on_mesh(model: nn.Module, modules: Mapping[str, nn.Module], name: str) -> bo
     ours = sharding(model).mesh
     # Experts lie on a mesh of their own, of the same ranks.
     experts = mesh.mesh_dim_names == ("ep",) and mesh.mesh.tolist() == ours.mesh.tolist()
-    return experts or mesh == ours
+    return bool(experts or mesh == ours)
 
 
 def _splits(module: nn.Module) -> Iterator[str]:

@@ -94,8 +94,11 @@ def attention(out: Path) -> Any:
         found.runs(str(edit), two, lambda m, e=edit: lv.trace(m, IDS, [LAST], e))
     for edit in (lv.scale(f"{ATTENTION}/softmax", 0.5), lv.call(f"{ATTENTION}/softmax", times)):
         name = f"{edit}, decoding"
-        sites = [f"{ATTENTION}/softmax", LAST]
-        run = lambda m, e=edit: list(lv.generate(m, IDS, sites, e, max_new_tokens=3))  # noqa: E731
+
+        def run(model: Any, edit: lv.Intervention = edit) -> list[lv.Trace]:
+            sites = [f"{ATTENTION}/softmax", LAST]
+            return list(lv.generate(model, IDS, sites, edit, max_new_tokens=3))
+
         steps, true = two.both(run)
         for step, other in zip(steps, true, strict=True):
             found.traces(name, step, other)

@@ -80,7 +80,8 @@ def alike_everywhere(out: Path) -> Any:
     case(
         "idle", lv.IdleInterventionError, lambda m: trace(m, IDS, [LAST], idle), "model.layers.1@3"
     )
-    case("rank-local", wrong, lambda m: trace(m, IDS, [], lv.zero("model.embed_tokens/embedding")))
+    inside = lv.zero("model.embed_tokens/embedding")
+    case("rank-local", wrong, lambda m: trace(m, IDS, [], inside), "added up")
     said = {}
     for number, (name, kind, run, texts) in enumerate(cases):
         said[f"{name} {number}"] = failing(two, found, name, kind, run, *texts)
@@ -156,4 +157,16 @@ def one_alone(out: Path) -> Any:
     return report(found)
 
 
-CHECKS = (alike_everywhere, diverging, one_alone)
+def wrapped(out: Path) -> Any:
+    """Data parallelism inside a split model is refused, and told apart from the splitting."""
+    two = pair("llama", out)
+    two.split.model.extra = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+    with raises(lv.DistributedCaptureUnsupportedError, "model.extra") as said:
+        lv.trace(two.split, IDS, [LAST])
+    alike(said)
+    del two.split.model.extra
+    lv.trace(two.split, IDS, [LAST])
+    return {"said": said}
+
+
+CHECKS = (alike_everywhere, diverging, one_alone, wrapped)
