@@ -158,9 +158,11 @@ def one_alone(out: Path) -> Any:
 
 
 def wrapped(out: Path) -> Any:
-    """Data parallelism inside a split model is refused, and told apart from the splitting."""
+    """FSDP inside a split model is refused, and told apart from the splitting."""
+    from torch.distributed.fsdp import fully_shard
+
     two = pair("llama", out)
-    two.split.model.extra = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+    two.split.model.extra = fully_shard(nn.Linear(4, 4))
     with raises(lv.DistributedCaptureUnsupportedError, "model.extra") as said:
         lv.trace(two.split, IDS, [LAST])
     alike(said)
