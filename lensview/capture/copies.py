@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -17,23 +18,28 @@ class Copies:
     A value is known again by its memory and its version counter, and only while the tensor that it
     was copied from lives: freed memory comes back with the same address and version 0. Where there
     is no counter to trust (inference mode, tensor subclasses, other layouts) every sight is copied.
+    A collective writes to what it adds up and leaves the counter: `lies` keeps such values apart.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], tuple[weakref.ref[Tensor], Tensor]] = {}
 
-    def take(self, tensor: Tensor, kept: Tensor, cut: Cut) -> tuple[Tensor, bool]:
+    def take(
+        self, tensor: Tensor, kept: Tensor, cut: Cut, lies: Hashable = None
+    ) -> tuple[Tensor, bool]:
         """A copy that nobody else can write to, and whether it is new.
 
-        `kept` is what `cut` leaves of `tensor`.
+        Args:
+            kept: what `cut` leaves of `tensor`.
+            lies: how the value lies over ranks; what lies otherwise is another value.
         """
         if not _traceable(tensor):
             return _copied(kept), True
-        key = (*_key(tensor), cut.part, cut.dtype)
+        key = (*_key(tensor), cut.part, cut.dtype, lies)
         if (known := self._known.get(key)) is not None:
             source = known[0]()
             # The source must still be what was copied: it can have been given other memory.
-            if source is not None and _key(source) == key[:-2]:
+            if source is not None and _key(source) == key[:-3]:
                 return known[1], False
         copy = _copied(kept)
         self._known[key] = (weakref.ref(tensor), copy)

@@ -1,7 +1,7 @@
 """Decoding: what the options of a generation say, before it.
 
-Owns which decodings have steps at all, which ids end a sequence, and whether rows are beams. The
-options are transformers' own; what they do is its business.
+Owns which decodings have steps at all, which ids end a sequence, whether tokens are drawn, and
+whether rows are beams. The options are transformers' own; what they do is its business.
 """
 
 from __future__ import annotations
@@ -68,6 +68,14 @@ def eos_ids(module: nn.Module, options: dict[str, Any]) -> tuple[int, ...]:
     if isinstance(found, Tensor):
         found = found.tolist()
     return tuple(found) if isinstance(found, (list, tuple)) else (int(found),)
+
+
+def samples(module: nn.Module, options: dict[str, Any]) -> bool:
+    """Whether tokens are drawn."""
+    found = getattr(options.get("generation_config"), "do_sample", None)
+    if found is None:
+        found = getattr(getattr(module, "generation_config", None), "do_sample", None)
+    return bool(options.get("do_sample", found))
 
 
 def has_beams(module: nn.Module, options: dict[str, Any]) -> bool:

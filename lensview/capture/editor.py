@@ -239,8 +239,8 @@ def _giver(edit: _Edit, target: Target, grad: bool, spread: Spread | None) -> Gi
             value = given_value(edit.intervention, target.site.at_call(call), arguments, own)
             count = elements(value)
             if spread is not None:
-                value = parts(spread, target.site, value, own)
-                count *= spread.first
+                value, piece = parts(spread, target, call, value, arguments, own)
+                count = elements(value) if piece or spread.first else 0
         edit.calls += 1
         edit.changed.append(torch.tensor(count))
         return value

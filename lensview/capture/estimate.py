@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from ..errors import InterventionError, LimitError
 from ..keeping import WHOLE, Cut, cut_at
 from ..modules import index
+from ..parallel.styles import is_sharded
+from ..parallel.weightless import weightless
 from ..plan import Plan
 from ..regions import Frame
 from ..resolve import Target, resolve
@@ -67,7 +69,8 @@ def estimate(
 ) -> Estimate:
     """What the records of ``trace(model, inputs, sites, …)`` will need, without running the model.
 
-    A copy of the model that holds no weights is run on inputs that hold no values. A forward that
+    A copy of the model that holds no weights is run on inputs that hold no values; where it is
+    split over ranks, the copy is whole, and so are the sizes. A forward that
     looks at values (experts that route by them) cannot be estimated so: `Estimate.unknown` says
     why. Nothing is changed, and other people's hooks are not called.
 
@@ -105,10 +108,11 @@ def _estimate(module: nn.Module, inputs: Any, plan: Plan, tokenizer: Any, chat: 
     refuse(modules)
     if any(target.site.op is not None for target in resolve(plan.sites, modules)):
         return Estimate(unknown="values between ops are not estimated.")
-    if reason := _not_hollow(module, call):
+    split = is_sharded(module)
+    if reason := _not_hollow(module, call, split):
         return Estimate(unknown=reason)
     try:
-        hollow = _hollow(module)
+        hollow = _unsplit(module) if split else _hollow(module)
     except Exception as error:
         return Estimate(unknown=f"the model cannot be copied without its weights ({error!r:.200})")
     reasons = []
@@ -120,9 +124,9 @@ def _estimate(module: nn.Module, inputs: Any, plan: Plan, tokenizer: Any, chat: 
     return Estimate(unknown=f"the forward needs values, not only shapes ({reasons[0]})")
 
 
-def _not_hollow(module: nn.Module, call: Call) -> str:
+def _not_hollow(module: nn.Module, call: Call, split: bool) -> str:
     """Why the model or a call cannot be copied without values, or ""."""
-    for part in module.modules():
+    for part in () if split else module.modules():
         if "forward" in part.__dict__ or hasattr(part, "_hf_hook"):
             return (
                 f"the forward of the {type(part).__name__} was replaced on the instance (by "
@@ -229,6 +233,16 @@ def _hollow(module: nn.Module) -> nn.Module:
     for part in made.modules():
         part._forward_hooks.clear()
         part._forward_pre_hooks.clear()
+    return made
+
+
+def _unsplit(module: nn.Module) -> nn.Module:
+    """The whole of a model that is split over ranks, of the same dtypes, without weights."""
+    made = weightless(module, fake=False).model
+    dtypes = {name: held.dtype for name, held in module.named_parameters()}
+    for name, parameter in made.named_parameters():
+        parameter.requires_grad_(False)
+        parameter.data = parameter.data.to(dtypes.get(name, parameter.dtype))
     return made
 
 

@@ -25,7 +25,7 @@ from ..traces.parts import InterventionReport
 from ..watch import Watch
 from ..wrappers.refusal import refuse
 from ..wrappers.unwrap import eagerly, unwrap
-from .decoding import check, eos_ids, has_beams
+from .decoding import check, eos_ids, has_beams, samples
 from .editor import Editor
 from .generation import Ending, Generation, Reason, Steps
 from .given import learn
@@ -110,10 +110,11 @@ def generate(
     stepper = Stepper(module, plan, targets, editor, call, tokenizer, sequences, spread)
     points = _points(stepper, module, watch, max_new_tokens)
     if spread is not None:
-        told = {**options, "max_new_tokens": max_new_tokens}
+        told = {**options, "max_new_tokens": max_new_tokens, "do_sample": samples(module, options)}
         spread.agree(module, plan, call, **told)
         spread.begin(None if call.tokens is None else call.tokens.ids.shape)
-        learn(spread, module, call, editor.skipped())
+        with together(spread):
+            learn(spread, module, call, editor.skipped())
     with (
         together(spread),
         torch.no_grad(),

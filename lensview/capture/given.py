@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InterventionError
-from ..parallel.placements import Local, Packed, Shard, Whole, piece
+from ..parallel.placements import Local, Packed, Placement, Shard
 from ..resolve import Target
 from ..sites import Site
 from ..taps.hooks import UNCHANGED, Point, taps
-from ..values import leaves, replace
+from ..values import leaves, main_in, replace
 from .inputs import Call
-from .spread import Lies, Spread
+from .spread import Lies, Spread, in_pieces
 
 
 def learn(spread: Spread, module: nn.Module, call: Call, targets: Iterable[Target]) -> None:
@@ -52,31 +52,53 @@ def _listening(spread: Spread, target: Target, known: dict[str, Lies]) -> Point:
     return point
 
 
-def parts(spread: Spread, site: Site, value: Any, own: Collection[int]) -> Any:
-    """What this rank goes on with of a given value, which is the whole.
+def parts(
+    spread: Spread, target: Target, call: int, value: Any, arguments: Any, own: Collection[int]
+) -> tuple[Any, bool]:
+    """What this rank goes on with of a given value, which is the whole, and whether its main tensor
+    is a part that no other rank has.
 
     Args:
-        own: the ids of tensors in it that are this rank's parts already.
+        arguments: of the call, by name.
+        own: the ids of tensors in `value` that are copies of this rank's part of the main input.
 
     Raises:
-        InterventionError: nobody knows how the module's output lies.
+        InterventionError: nobody knows how the module's output or its input lies.
     """
-    ranks, lies = spread.ranks, spread.outputs.get(site.path, {})
+    ranks, site = spread.ranks, target.site
+    lies = spread.outputs.get(site.path, {})
+    first = main_in(value, ())[0]
     for path, leaf in list(leaves(value)):
-        if not isinstance(leaf, Tensor) or id(leaf) in own:
+        if not isinstance(leaf, Tensor):
             continue
-        placement = lies.get(path)
-        if placement is None or isinstance(placement, Local):
-            why = "" if placement is None else placement.reason
+        placement, whole = lies.get(path), leaf
+        if id(leaf) in own:
+            held = _of_input(spread, target, call, arguments)
+            if placement == held:
+                continue
+            whole = ranks.whole(leaf, _known(spread, site, held), grads="same")
+        placement = _known(spread, site, placement)
+        if isinstance(placement, (Shard, Packed)) and whole.shape[placement.dim] != placement.size:
             raise InterventionError(
-                f"skip at {site}: how its value lies over the {ranks.size} ranks is not known. "
-                f"{why} Skip a module around it."
-            )
-        if isinstance(placement, (Shard, Packed)) and leaf.shape[placement.dim] != placement.size:
-            raise InterventionError(
-                f"skip at {site}: the value {tuple(leaf.shape)} has not the {placement.size} of "
+                f"skip at {site}: the value {tuple(whole.shape)} has not the {placement.size} of "
                 f"the whole layer along dim {placement.dim}."
             )
-        if not isinstance(placement, Whole):
-            value = replace(value, path, piece(leaf, placement, ranks.size, ranks.rank))
-    return value
+        value = replace(value, path, ranks.own(whole, placement, grads="same"))
+    return value, in_pieces(lies.get(first))
+
+
+def _of_input(spread: Spread, target: Target, call: int, arguments: Any) -> Placement:
+    path, main = main_in(arguments, ())
+    assert main is not None
+    at = Site(target.site.path, side="input")
+    return spread.placement(at, target.module, call, path, main)
+
+
+def _known(spread: Spread, site: Site, placement: Placement | None) -> Placement:
+    if placement is not None and not isinstance(placement, Local):
+        return placement
+    why = "" if placement is None else placement.reason
+    raise InterventionError(
+        f"skip at {site}: how its value lies over the {spread.ranks.size} ranks is not known. "
+        f"{why} Skip a module around it."
+    )

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..errors import InterventionError
 from ..interventions import LOCAL, Intervention
 from ..operations import apply, overflowed
+from ..parallel.mesh import as_before, held
 from ..parallel.placements import Local, Placement, Scaled, Whole
 from ..regions import Frame
 from ..sites import Site
@@ -24,6 +25,20 @@ counts add up to the whole's."""
 
 
 def applied(
+    spread: Spread,
+    placement: Placement,
+    intervention: Intervention,
+    tensor: Tensor,
+    site: Site,
+    frame: Frame,
+) -> Counted:
+    """This rank's part of the changed value, a DTensor where it was one; see `_changed`."""
+    own = held(tensor)
+    new, changed, over = _changed(spread, placement, intervention, own, site, frame)
+    return as_before(new, tensor), changed, over
+
+
+def _changed(
     spread: Spread,
     placement: Placement,
     intervention: Intervention,
@@ -43,11 +58,6 @@ def applied(
     own = intervention.op == "call" and intervention.args["fn"].on_all
     if own:
         return _counted(intervention, tensor, site, frame, its_own(placement) or spread.first)
-    if hasattr(tensor, "to_local"):
-        raise InterventionError(
-            f"{intervention.op} at {site}: in grad mode the model has a DTensor here, which is not "
-            "edited. Edit the module's output."
-        )
     if isinstance(placement, Local):
         raise InterventionError(
             f"{intervention.op} at {site}: the model is split over {spread.ranks.size} ranks, and "

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..errors import InterventionError, SiteError
 from ..keeping import WHOLE, Cut, cut_at
 from ..modules import only_holds
+from ..parallel.mesh import held
 from ..parallel.placements import Local, Placement, Scaled, Whole, whole_shape
 from ..plan import Plan
 from ..regions import Frame
@@ -201,10 +202,14 @@ class Recorder:
         placement = None
         if self._spread is not None:
             placement = self._spread.placement(site, seen.target.module, call, path, tensor)
-            tensor = own_part(tensor)  # decided before: a copy of a DTensor may be another value
+        live, tensor = tensor, tensor if self._spread is None else held(tensor)
         now, late = early(seen.cut, placement)
         try:
             kept = tensor if now is WHOLE else self._kept(tensor, now, site)
+            if late is not WHOLE and placement is not None:
+                # Told now, on every rank: the whole is there on some ranks only, and later.
+                shape = whole_shape(placement, tensor.shape)
+                self._kept(torch.empty(shape, dtype=tensor.dtype, device="meta"), late, site)
         except InterventionError as error:
             if not seen.target.expanded:
                 raise
@@ -221,7 +226,7 @@ class Recorder:
         copy, new = self._copied(site, call, tensor, kept, now, placement)
         self.held += size if new else 0
         seen.kept += 1
-        gradient = self._gradient(tensor, seen.cut, placement, site)
+        gradient = self._gradient(live, seen.cut, placement, site)
         aligned = self.aligned and seen.cut.keeps_tokens
         self._values.append(_Value(seen, call, copy, path, aligned, gradient, placement, late))
 
@@ -248,7 +253,7 @@ class Recorder:
         if isinstance(placement, Whole):
             spread.witness.look((str(site), call, cut.part), kept)
         if spread.holds or in_pieces(placement):
-            return self._copies.take(tensor, kept, cut)[0], True
+            return self._copies.take(tensor, kept, cut, placement)[0], True
         return None, True
 
     def _gradient(
@@ -257,13 +262,15 @@ class Recorder:
         if not self._plan.grad:
             return None
         kept = partial(cut.of, frame=self._frame_at(site), where=str(site))
-        if self._spread is None or not in_pieces(placement):
+        if self._spread is None:
             return watched(tensor, kept)
+        if not in_pieces(placement):
+            return watched(tensor, lambda gradient: kept(held(gradient)))
         ranks, lies = self._spread.ranks, placement
 
         def of_whole(gradient: Tensor) -> Tensor:
             assert lies is not None
-            return kept(ranks.to_all([(gradient, lies)])[0])
+            return kept(ranks.to_all([(held(gradient), lies)])[0])
 
         return watched(tensor, of_whole, on_all=True)
 
@@ -313,7 +320,12 @@ class Recorder:
         why = wrong.get(value.seen.target.site.path)
         if why is None or not in_pieces(value.placement):
             return value
-        return replace(value, placement=Local(f"{why}: its calls cannot be told apart."))
+        lies = Local(f"{why}: its calls cannot be told apart.")
+        if value.late is WHOLE:
+            return replace(value, placement=lies)
+        value.seen.left_out[value.call] = f"left out: keep= is of the whole. {lies.reason}"
+        value.seen.kept -= 1
+        return replace(value, placement=lies, tensor=None)
 
     def _settled(self, value: _Value, whole: Tensor | None) -> _Value:
         spread, tensor = self._spread, value.tensor
@@ -325,14 +337,7 @@ class Recorder:
         if whole is None:
             return value
         site = value.seen.target.site
-        try:
-            kept = whole if value.late is WHOLE else self._kept(whole, value.late, site)
-        except InterventionError as error:
-            if not value.seen.target.expanded:
-                raise
-            value.seen.left_out[value.call] = f"left out: keep= does not fit it. {error}"
-            value.seen.kept -= 1
-            return replace(value, tensor=None)
+        kept = whole if value.late is WHOLE else self._kept(whole, value.late, site)
         return replace(value, tensor=kept)
 
     def records(self) -> dict[str, Record]:

@@ -181,12 +181,13 @@ def run(
     if spread is not None:
         spread.agree(module, plan, call)
         spread.begin(None if call.tokens is None else call.tokens.ids.shape, past_tokens(call))
-        learn(spread, module, call, editor.skipped())
     started = time.time()
     with together(spread):
+        if spread is not None:
+            learn(spread, module, call, editor.skipped())
         output, stopped = _forward(module, call, points, editor, plan.grad)
-        recorder.settle()
     editor.settle()
+    recorder.settle()
     if watch is not None:
         watch.check()
     result = _trace(module, plan, call, recorder, editor, output, tokenizer, started)

@@ -62,6 +62,7 @@ class Spread:
         everywhere: whether every rank keeps records, or the first alone.
         cached: whether the forward in progress reads a cache that earlier ones filled.
         failures: what went wrong in functions that ran on this rank for all.
+        told: whether an error that ends the run is known to all ranks.
     """
 
     ranks: Ranks
@@ -71,6 +72,7 @@ class Spread:
     everywhere: bool
     cached: bool = False
     failures: list[str] = field(default_factory=list)
+    told: bool = False
 
     @classmethod
     def over(cls, module: nn.Module, records: str) -> Spread | None:
@@ -118,6 +120,7 @@ class Spread:
         if module.training or options.get("do_sample"):
             parts["random state (torch.manual_seed)"] = digest(torch.get_rng_state())
         agree(self.ranks, "run", parts)
+        self.witness.forget()  # what a run before left that ended early, here or elsewhere
 
     def begin(self, shape: Sequence[int] | None, past: int = 0) -> None:
         """Say what the next forward is called with: the (B, T) of its token ids, None where it has
@@ -171,6 +174,7 @@ class Spread:
         """
         post = {"failures": self.failures, "counts": [list(c) for c in counts]}
         self.failures = []
+        self.told = True  # of what is raised from here on, every rank raises its own
         posts = exchange(self.ranks, "end of a run", json.dumps(post))
         said: list[Mapping[str, Any]] = [json.loads(text) for text in posts]
         alone = [f"rank {r}: {p['error']}" for r, p in enumerate(said) if "error" in p]
@@ -178,6 +182,7 @@ class Spread:
             raise RankDivergenceError(f"The run failed on some ranks only. {'; '.join(alone)}")
         if wrong := [text for p in said for text in p["failures"]]:
             raise InterventionError(" ".join(wrong))
+        self.told = False
         return [
             [sum(column) for column in zip(*rows, strict=True)]
             for rows in zip(*(p["counts"] for p in said), strict=True)
@@ -219,8 +224,7 @@ def together(spread: Spread | None) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if spread is not None:
-            spread.witness.forget()
+        if spread is not None and not spread.told:
             spread.tell(f"{type(error).__name__}: {error}")
         raise
 

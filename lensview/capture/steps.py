@@ -6,6 +6,7 @@ tokens stand is `sequences.py`'s; the loop that runs the forwards is transformer
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -62,6 +63,7 @@ class Stepper:
         self._window: Window | None = None
         self._tokens: Tokens | None = None
         self._held = 0
+        self._handled = sys.exc_info()[1]
         self._started = 0.0
         self._traces: list[Trace] = []
         self._ops: dict[int, OpsMet] = {}
@@ -143,11 +145,13 @@ class Stepper:
         return UNCHANGED
 
     def left(self, call: int, output: Any) -> Any:
-        """The root's forward ends, and with it the step."""
+        """The root's forward ends, and with it the step, unless it ends by an error: what all ranks
+        do at the end of a step is then not to be done by this one."""
+        if sys.exc_info()[1] is not self._handled:
+            return UNCHANGED
         recorder = self._open()
+        self._editor.settle()
         recorder.settle()
-        if self.plan.interventions:
-            self._editor.settle()
         self._held += recorder.held
         self._traces.append(self._trace(recorder, output))
         self._recorder = None

@@ -1,6 +1,7 @@
 """Mesh: which ranks hold the parts of a model.
 
-Owns the look at a model for its device mesh. Without tensor parallelism it imports nothing.
+Owns the look at a model for its device mesh, and the way into a DTensor and back. Without tensor
+parallelism it imports nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -21,6 +23,35 @@ def dtensor_type() -> type[Any] | None:
     """DTensor, if anything in this process has imported it."""
     room = sys.modules.get("torch.distributed.tensor")
     return getattr(room, "DTensor", None)
+
+
+def held(tensor: Tensor) -> Tensor:
+    """What this rank holds of a DTensor, as a plain tensor; any other tensor itself.
+
+    Copying a DTensor whose sum is due would take the mask away that the sum needs.
+    """
+    split = dtensor_type()
+    if split is None or not isinstance(tensor, split):
+        return tensor
+    local: Tensor = tensor.to_local()
+    return local
+
+
+def as_before(local: Tensor, tensor: Tensor) -> Tensor:
+    """`local` as a DTensor that lies as `tensor` does; itself where that is a plain tensor."""
+    split: Any = dtensor_type()
+    if split is None or not isinstance(tensor, split):
+        return local
+    stated: Any = tensor
+    wrapped: Tensor = split.from_local(
+        local.contiguous(),
+        stated.device_mesh,
+        stated.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=torch.empty(tensor.shape, device="meta").stride(),
+    )
+    return wrapped
 
 
 def mesh_of(model: nn.Module) -> DeviceMesh | None:

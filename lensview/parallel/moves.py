@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 NOTE = 1024
 """Bytes of an error's text, and of its length before it, that travel with an edited value."""
+DREW = "\x01"
+"""Before an error's text, or alone: the function drew random numbers."""
 Fn = Callable[[Tensor], Tensor]
 
 
@@ -48,7 +50,9 @@ def edited(ranks: Ranks, tensor: Tensor, placement: Placement, fn: Fn) -> tuple[
     """
     whole = _apply(_ToFirst, tensor, ranks, placement)
     out, rows, error, stop = whole, None, "", None
+    drew = False
     if ranks.rank == 0:
+        before = random_state(ranks.device)
         try:
             with OneRankAlone():  # type: ignore[no-untyped-call]
                 out = _checked(fn(whole), tuple(whole.shape), whole.dtype).to(tensor.device)
@@ -58,11 +62,38 @@ def edited(ranks: Ranks, tensor: Tensor, placement: Placement, fn: Fn) -> tuple[
             error = f"{type(raised).__name__}: {raised}".strip()
             out = whole.detach()
             stop = None if isinstance(raised, Exception) else raised
+        drew = not torch.equal(before, random_state(ranks.device))
     told: list[str] = []
-    own = _apply(_FromFirst, out, whole, ranks, placement, tensor.detach(), rows, error, told)
+    note = DREW * drew + error
+    own = _apply(_FromFirst, out, whole, ranks, placement, tensor.detach(), rows, note, told)
+    if told and told[0].startswith(DREW):
+        _share_random_state(ranks)
+        told = [text] if (text := told[0][1:]) else []
     if stop is not None:
         raise stop
     return (tensor, told[0]) if told else (own, None)
+
+
+def random_state(device: torch.device) -> Tensor:
+    """The state of this process's random numbers, of the CPU's and of `device`'s, as bytes."""
+    own = torch.get_rng_state()
+    if device.type == "cpu":
+        return own
+    return torch.cat([own, torch.get_device_module(device).get_rng_state(device).cpu()])
+
+
+def _share_random_state(ranks: Ranks) -> None:
+    """Let all ranks draw what the first rank would draw next, as in one process: dropout further
+    on, or the next token's sampling."""
+    mine = random_state(ranks.device)
+    payload = mine.to(ranks.device) if ranks.rank == 0 else None
+    state = ranks.broadcast(payload, mine.numel()).cpu()
+    if not ranks.rank:
+        return
+    length = torch.get_rng_state().numel()
+    torch.set_rng_state(state[:length])
+    if ranks.device.type != "cpu":
+        torch.get_device_module(ranks.device).set_rng_state(state[length:], ranks.device)
 
 
 def _apply(function: Any, *args: Any) -> Tensor:

@@ -138,7 +138,12 @@ def on_mesh(model: nn.Module, modules: Mapping[str, nn.Module], name: str) -> bo
     owner = modules.get(path)
     tensor = None if owner is None else owner._parameters.get(parameter)
     mesh = getattr(tensor, "device_mesh", None)
-    return mesh is not None and mesh == sharding(model).mesh
+    if mesh is None:
+        return False
+    ours = sharding(model).mesh
+    # Experts lie on a mesh of their own, of the same ranks.
+    experts = mesh.mesh_dim_names == ("ep",) and mesh.mesh.tolist() == ours.mesh.tolist()
+    return bool(experts or mesh == ours)
 
 
 def _splits(module: nn.Module) -> Iterator[str]:

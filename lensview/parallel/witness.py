@@ -36,7 +36,7 @@ class Witness:
             self._prints[key] = fingerprint(tensor)
 
     def forget(self) -> None:
-        """The run did not end: its fingerprints are of no use."""
+        """Begin anew: the fingerprints of a run that did not end are of no use."""
         self._prints = {}
 
     def compare(self, ranks: Ranks) -> dict[Hashable, float]:

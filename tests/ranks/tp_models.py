@@ -19,7 +19,7 @@ LINEAR: dict[str, Any] = {"layer_types": ["linear_attention", "full_attention"]}
 
 SIZES: dict[str, Mapping[str, Any]] = {
     "deepseek_v3": MLA,
-    "deepseek_v2": MLA,
+    "deepseek_v2": {**MLA, "num_experts_per_tok": 2},
     "deepseek_v32": MLA,
     "axk1": MLA,
     "axk2": MLA,
