@@ -6,7 +6,7 @@
 Collectives and bytes are those of a forward that is read, less those of a plain one, counted at
 torch's own entry points. Bytes are what one rank gives; "shards" are those of the values that were
 read. The first read of a site compares fingerprints of whole values once (the witness): it has a
-column of its own. Times are medians over rounds, each beside a plain forward of the same round.
+column of its own. Ratios are medians over rounds, each beside a plain forward of the same round.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def plain(model: nn.Module, ids: Tensor) -> Way:
 
 
 def nnsight(model: nn.Module, ids: Tensor, names: list[str]) -> Way:
-    """By nnsight 0.8.1, with the one name that transformers moved put back where it looks for it."""
+    """By nnsight 0.8.1, with the one name that transformers moved put where nnsight imports it."""
     from nnsight import NNsight  # type: ignore[import-not-found]
     from nnsight.intervention.interleaver import Interleaver  # type: ignore[import-not-found]
     from nnsight.modeling.tp import TPFragments  # type: ignore[import-not-found]
@@ -157,20 +157,20 @@ def measured(model: nn.Module, ids: Tensor, run: Way, rounds: int) -> dict[str, 
     before = own_counts(model)
     later = traffic(run).beyond(beside)
     own = tuple(a - b for a, b in zip(own_counts(model), before, strict=True))
-    plains, reads = [], []
+    ratios, reads = [], []
     for _ in range(rounds):
         start = time.perf_counter()
         base()
         middle = time.perf_counter()
         run()
         reads.append(time.perf_counter() - middle)
-        plains.append(middle - start)
+        ratios.append(reads[-1] / (middle - start))
     return {
         "first": asdict(first),
         "later": asdict(later),
         "own": own,
-        "plain": statistics.median(plains),
-        "read": statistics.median(reads),
+        "seconds": statistics.median(reads),
+        "ratio": statistics.median(ratios),
     }
 
 
@@ -261,7 +261,7 @@ def main(arguments: list[str]) -> int:
     )
     print(
         f"{'reading':28}{'by':10}{'collectives':>12}{'bytes':>9}{'shards':>9}{'first read':>12}"
-        f"{'plain ms':>10}{'read ms':>9}  limit"
+        f"{'ms':>9}{'/ plain':>9}  limit"
     )
     failed = False
     for what in WHATS:
@@ -284,7 +284,7 @@ def main(arguments: list[str]) -> int:
             print(
                 f"{what:28}{name:10}{top['later']['collectives']:12}{top['later']['bytes']:9}"
                 f"{ranks[0][what]['shards']:9}{top['first']['collectives']:12}"
-                f"{top['plain'] * 1e3:10.1f}{top['read'] * 1e3:9.1f}{shown}"
+                f"{top['seconds'] * 1e3:9.1f}{top['ratio']:9.2f}{shown}"
             )
     return int(failed)
 

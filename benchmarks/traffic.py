@@ -92,7 +92,7 @@ def counted() -> Iterator[Traffic]:
         traffic.collectives = _numbers() - before
     if traffic.collectives != len(traffic.seen):
         raise RuntimeError(
-            f"The groups made {traffic.collectives} collectives, and these were seen: {traffic.seen}"
+            f"The groups made {traffic.collectives} collectives; these were seen: {traffic.seen}"
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,21 +131,33 @@ def splits(module: nn.Module) -> dict[str, Split]:
     return {name: split for name, split in found if split is not None}
 
 
-def on_mesh(model: nn.Module, modules: Mapping[str, nn.Module], name: str) -> bool:
-    """Whether a parameter, by its site name, is split over the mesh of `model`'s tensor
-    parallelism, by a module that transformers wrapped or planned for."""
-    path, _, parameter = name.rpartition(".")
-    owner = modules.get(path)
-    tensor = None if owner is None else owner._parameters.get(parameter)
-    mesh = getattr(tensor, "device_mesh", None)
-    return mesh is not None and mesh == sharding(model).mesh
+def off_mesh(modules: Mapping[str, nn.Module], names: Iterable[str]) -> set[str]:
+    """Those parameters, by their site names, that are not split over the mesh of the model's
+    tensor parallelism; `modules` are those of `modules.index` of a sharded model.
+
+    Raises:
+        CaptureUnsupportedError: this version of transformers splits in another way.
+    """
+    import transformers
+
+    asked = list(names)
+    mesh = _mesh(modules, transformers.__version__) if asked else None
+    off = set()
+    for name in asked:
+        path, _, parameter = name.rpartition(".")
+        owner = modules.get(path)
+        tensor = None if owner is None else owner._parameters.get(parameter)
+        own = getattr(tensor, "device_mesh", None)
+        if own is None or own != mesh:
+            off.add(name)
+    return off
 
 
 def _splits(module: nn.Module) -> Iterator[str]:
     return iter(splits(module))
 
 
-def _mesh(modules: dict[str, nn.Module], version: str) -> Any:
+def _mesh(modules: Mapping[str, nn.Module], version: str) -> Any:
     """The mesh of the first split weight of a module that transformers wrapped."""
     for module in modules.values():
         for name in splits(module):
