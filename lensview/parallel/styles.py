@@ -37,6 +37,9 @@ REDUCING = GATHERING | frozenset(
 )
 """Styles whose module's own ops hold sums over a part only, before the ranks' are added up."""
 
+_UNWRAPPED = frozenset({"replicated_with_grad_allreduce"})
+"""Styles that only add a hook to gradients: before 5.22 they leave the forward alone."""
+
 _EXPERT_DIM = frozenset({"ep_dispatch_experts", "grouped_gemm"})
 _HOMES = ("transformers.distributed.", "transformers.integrations.tensor_parallel")
 
@@ -94,14 +97,7 @@ def sharding(model: nn.Module) -> Sharding:
     Raises:
         CaptureUnsupportedError: transformers is too old, or is not built as this package knows it.
     """
-    import transformers
-
-    version = transformers.__version__
-    if tuple(int(n) for n in re.findall(r"\d+", version)[:2]) < MINIMUM:
-        raise CaptureUnsupportedError(
-            f"Whole values of a model that is split over ranks need transformers "
-            f"{'.'.join(map(str, MINIMUM))} or newer; this is {version}. Update it."
-        )
+    version = _version()
     modules = index(model)
     mesh = _mesh(modules, version)
     styles = _styles(model, modules, version)
@@ -138,10 +134,8 @@ def off_mesh(modules: Mapping[str, nn.Module], names: Iterable[str]) -> set[str]
     Raises:
         CaptureUnsupportedError: this version of transformers splits in another way.
     """
-    import transformers
-
     asked = list(names)
-    mesh = _mesh(modules, transformers.__version__) if asked else None
+    mesh = _mesh(modules, _version()) if asked else None
     off = set()
     for name in asked:
         path, _, parameter = name.rpartition(".")
@@ -151,6 +145,23 @@ def off_mesh(modules: Mapping[str, nn.Module], names: Iterable[str]) -> set[str]
         if own is None or own != mesh:
             off.add(name)
     return off
+
+
+def _version() -> str:
+    """The transformers that runs.
+
+    Raises:
+        CaptureUnsupportedError: it is too old.
+    """
+    import transformers
+
+    version = transformers.__version__
+    if tuple(int(n) for n in re.findall(r"\d+", version)[:2]) < MINIMUM:
+        raise CaptureUnsupportedError(
+            f"Whole values of a model that is split over ranks need transformers "
+            f"{'.'.join(map(str, MINIMUM))} or newer; this is {version}. Update it."
+        )
+    return version
 
 
 def _splits(module: nn.Module) -> Iterator[str]:
@@ -189,7 +200,7 @@ def _styles(model: nn.Module, modules: dict[str, nn.Module], version: str) -> di
         style = plan.get(_wildcards(".".join(split_path(path))))
         if style is not None:
             found[path] = style
-        if wrapped != (style is not None):
+        if wrapped != (style is not None) and (wrapped or style not in _UNWRAPPED):
             raise _moved(path, style, wrapped, version)
     return found
 
@@ -231,8 +242,10 @@ def _is_wrapped(module: nn.Module) -> bool:
 
 def _installed(module: nn.Module, path: str, version: str) -> str:
     """The name of the style whose wrapper stands around a module."""
-    from transformers.distributed import tensor_parallel
-
+    try:
+        from transformers.distributed import tensor_parallel
+    except ImportError as error:
+        raise _moved(path, None, True, version) from error
     wrapper = _wrapper(module)
     cells = dict(
         zip(

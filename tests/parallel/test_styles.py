@@ -16,7 +16,7 @@ REFUSED = {"sequence_parallel"}
 
 
 def test_every_style_of_transformers_is_known_or_refused() -> None:
-    from transformers.distributed.parallel_utils import ALL_PARALLEL_STYLES as registry
+    from transformers.distributed.tensor_parallel import ALL_PARALLEL_STYLES as registry
 
     known = PLAIN | GATHERING | REFUSED
     assert {name for name in registry if name not in known} == set()
