@@ -73,7 +73,7 @@ def make(place: Path) -> None:
 def sharded(place: Path) -> Any:
     """The model of `place`, split over the ranks."""
     from transformers import AutoModelForCausalLM
-    from transformers.distributed import DistributedConfig
+    from transformers.distributed.configuration_utils import DistributedConfig
 
     ranks = int(os.environ["WORLD_SIZE"])
     split = DistributedConfig(tp_size=ranks)

@@ -100,7 +100,7 @@ def _numbers() -> int:
     """How many collectives the groups of this process made so far, as they number them."""
     import torch.distributed as dist
 
-    groups = list(dist.distributed_c10d._world.pg_map)
+    groups: list[Any] = list(dist.distributed_c10d._world.pg_map)
     return sum(group._get_sequence_number_for_group() for group in groups)
 
 

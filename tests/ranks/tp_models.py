@@ -54,9 +54,16 @@ FAST = (
 """A covering dozen: biases, norms per head, experts, packed weights, latent attention, sinks."""
 
 
-LABELLED = {"mixtral, by experts": 8, "longcat_flash": 6}
+LABELLED = {"mixtral, by experts": 8, "longcat_flash": 6 if at_least(5, 20) else 4}
 """How many leaves of a row are rank-local: the insides of experts that each rank has of its own,
 and of experts that loop over what the routing chose."""
+
+UNFIT: set[str] = set() if at_least(5, 23) else {"granite_swa"}
+"""Model types that do not run in transformers itself when it splits them."""
+
+if not at_least(5, 20):
+    # Experts that each rank has of its own come under FSDP2 there, which a capture refuses.
+    UNFIT.add("mixtral, by experts")
 
 DIFFERENT = {"hrm_text"}
 """Model types that transformers itself computes differently when it splits them."""

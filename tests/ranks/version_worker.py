@@ -23,7 +23,7 @@ SITE = "model.layers.0.self_attn.q_proj"
 def captured(place: Path) -> dict[str, Any]:
     """How a value that is split was captured."""
     from transformers import LlamaConfig, LlamaForCausalLM
-    from transformers.distributed import DistributedConfig
+    from transformers.distributed.configuration_utils import DistributedConfig
 
     torch.manual_seed(0)
     config = LlamaConfig(
