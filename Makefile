@@ -1,11 +1,11 @@
 # Everything a person or a machine runs. `make` alone lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full lint js bench bench-peers pins clean environment front-end
+.PHONY: help setup demo test test-full test-versions lint js bench bench-peers bench-parallel pins clean environment front-end
 SHELL := /bin/sh
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*  ## /\1\t/' | \
-		awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+		awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
 setup:  ## .venv with everything to use lensview, and the demo model
 	@sh scripts/environment.sh lab,demo
@@ -16,8 +16,12 @@ demo: setup  ## set up, then JupyterLab on the first notebook
 test: environment  ## set up, then every test of the fast tier (a browser included)
 	.venv/bin/python -m pytest
 
-test-full: environment  ## every test, the long ones too
+test-full: environment test-versions  ## every test, the long ones too
 	.venv/bin/python -m pytest -m ""
+
+# The lowest transformers that lensview takes, the newest, and one below, which it refuses.
+test-versions: environment  ## the tests of tensor parallelism with old and new transformers
+	@sh scripts/versions.sh
 
 lint: environment  ## the linters and type checkers alone
 	.venv/bin/python -m pytest tests/test_house.py
@@ -34,11 +38,16 @@ bench-peers: setup  ## the same beside nnsight and torchlens, in an environment 
 		nnsight==0.8.1 torchlens==2.36.1
 	@.venv-bench/bin/python -m benchmarks.peers
 
+bench-parallel: setup  ## what reading costs between ranks, beside nnsight
+	@test -x .venv-bench/bin/python || .venv/bin/python -m venv .venv-bench
+	@.venv-bench/bin/python -m pip install -q -c constraints.txt -e '.[demo]' nnsight==0.8.1
+	@.venv-bench/bin/python -m benchmarks.parallel
+
 pins:  ## write constraints.txt from .venv
 	@.venv/bin/python scripts/pins.py > constraints.new && mv constraints.new constraints.txt
 
 clean:  ## remove what was built; the demo model in its cache stays
-	rm -rf .venv .venv-bench js/node_modules dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis test-results
+	rm -rf .venv .venv-* js/node_modules dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis test-results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What the tests need beside what users need.

@@ -35,7 +35,7 @@ from ..values import get, main_in
 from .absent import never_called, parent_of
 from .copies import Copies
 from .opsites import why_no_op
-from .spread import Spread, early, in_pieces, own_part
+from .spread import Spread, early, in_pieces
 
 ELSEWHERE = (
     "its record is on rank 0, which alone keeps records. Read it there, or run with "

@@ -194,12 +194,6 @@ def in_pieces(placement: Placement | None) -> bool:
     return isinstance(placement, (Shard, Packed))
 
 
-def own_part(tensor: Tensor) -> Tensor:
-    """What this rank has of a tensor, as a plain one."""
-    local = getattr(tensor, "to_local", None)
-    return local() if callable(local) else tensor
-
-
 def early(cut: Cut, placement: Placement | None) -> tuple[Cut, Cut]:
     """A cut in two: what can be taken of a rank's piece, and what only of the whole."""
     if not isinstance(placement, (Shard, Packed)) or cut.index is None:

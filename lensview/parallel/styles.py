@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,9 @@ REDUCING = GATHERING | frozenset(
     "rowwise rowwise_split_input rowwise_rep packed_rowwise embedding_rowwise".split()
 )
 """Styles whose module's own ops hold sums over a part only, before the ranks' are added up."""
+
+_UNWRAPPED = frozenset({"replicated_with_grad_allreduce"})
+"""Styles that only add a hook to gradients: before 5.22 they leave the forward alone."""
 
 _EXPERT_DIM = frozenset({"ep_dispatch_experts", "grouped_gemm"})
 _HOMES = ("transformers.distributed.", "transformers.integrations.tensor_parallel")
@@ -94,14 +97,7 @@ def sharding(model: nn.Module) -> Sharding:
     Raises:
         CaptureUnsupportedError: transformers is too old, or is not built as this package knows it.
     """
-    import transformers
-
-    version = transformers.__version__
-    if tuple(int(n) for n in re.findall(r"\d+", version)[:2]) < MINIMUM:
-        raise CaptureUnsupportedError(
-            f"Whole values of a model that is split over ranks need transformers "
-            f"{'.'.join(map(str, MINIMUM))} or newer; this is {version}. Update it."
-        )
+    version = _version()
     modules = index(model)
     mesh = _mesh(modules, version)
     styles = _styles(model, modules, version)
@@ -131,26 +127,53 @@ def splits(module: nn.Module) -> dict[str, Split]:
     return {name: split for name, split in found if split is not None}
 
 
-def on_mesh(model: nn.Module, modules: Mapping[str, nn.Module], name: str) -> bool:
-    """Whether a parameter, by its site name, is split over the mesh of `model`'s tensor
-    parallelism, by a module that transformers wrapped or planned for."""
-    path, _, parameter = name.rpartition(".")
-    owner = modules.get(path)
-    tensor = None if owner is None else owner._parameters.get(parameter)
-    mesh = getattr(tensor, "device_mesh", None)
-    if mesh is None:
-        return False
-    ours = sharding(model).mesh
-    # Experts lie on a mesh of their own, of the same ranks.
-    experts = mesh.mesh_dim_names == ("ep",) and mesh.mesh.tolist() == ours.mesh.tolist()
-    return bool(experts or mesh == ours)
+def off_mesh(modules: Mapping[str, nn.Module], names: Iterable[str]) -> set[str]:
+    """Those parameters, by their site names, that are not split over the mesh of the model's
+    tensor parallelism; `modules` are those of `modules.index` of a sharded model.
+
+    Raises:
+        CaptureUnsupportedError: this version of transformers splits in another way.
+    """
+    asked = list(names)
+    mesh = _mesh(modules, _version()) if asked else None
+    off = set()
+    for name in asked:
+        path, _, parameter = name.rpartition(".")
+        owner = modules.get(path)
+        tensor = None if owner is None else owner._parameters.get(parameter)
+        own = getattr(tensor, "device_mesh", None)
+        if own is None or not (own == mesh or _is_experts(own, mesh)):
+            off.add(name)
+    return off
+
+
+def _is_experts(mesh: Any, ours: Any) -> bool:
+    """Whether this is the mesh of experts: one of its own, over the same ranks."""
+    return mesh.mesh_dim_names == ("ep",) and mesh.mesh.tolist() == ours.mesh.tolist()
+
+
+def _version() -> str:
+    """The transformers that runs.
+
+    Raises:
+        CaptureUnsupportedError: it is too old.
+    """
+    import transformers
+
+    version = transformers.__version__
+    if tuple(int(n) for n in re.findall(r"\d+", version)[:2]) < MINIMUM:
+        raise CaptureUnsupportedError(
+            f"Whole values of a model that is split over ranks need transformers "
+            f"{'.'.join(map(str, MINIMUM))} or newer; this is {version}. Update it."
+        )
+    return version
 
 
 def _splits(module: nn.Module) -> Iterator[str]:
     return iter(splits(module))
 
 
-def _mesh(modules: dict[str, nn.Module], version: str) -> Any:
+def _mesh(modules: Mapping[str, nn.Module], version: str) -> Any:
     """The mesh of the first split weight of a module that transformers wrapped."""
     for module in modules.values():
         for name in splits(module):
@@ -182,7 +205,7 @@ def _styles(model: nn.Module, modules: dict[str, nn.Module], version: str) -> di
         style = plan.get(_wildcards(".".join(split_path(path))))
         if style is not None:
             found[path] = style
-        if wrapped != (style is not None):
+        if wrapped != (style is not None) and (wrapped or style not in _UNWRAPPED):
             raise _moved(path, style, wrapped, version)
     return found
 
@@ -224,8 +247,10 @@ def _is_wrapped(module: nn.Module) -> bool:
 
 def _installed(module: nn.Module, path: str, version: str) -> str:
     """The name of the style whose wrapper stands around a module."""
-    from transformers.distributed import tensor_parallel
-
+    try:
+        from transformers.distributed import tensor_parallel
+    except ImportError as error:
+        raise _moved(path, None, True, version) from error
     wrapper = _wrapper(module)
     cells = dict(
         zip(

@@ -6,14 +6,14 @@ the model, imports nothing, and never raises: what it cannot look at is a findin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
 from torch import Tensor, nn
 
 from ..modules import index
-from ..parallel.styles import is_sharded, on_mesh
+from ..parallel.styles import is_sharded, off_mesh
 from ..sites import escape, split_path
 from ..values import leaves
 from .findings import Finding
@@ -33,19 +33,18 @@ def scan(modules: Mapping[str, nn.Module]) -> tuple[Finding, ...]:
     look = _Look(modules)
     for path, module in modules.items():
         look.at(path, module)
-    return tuple(f for f in look.found if not _is_whole(f, modules))
+    whole = _whole(look.found, modules)
+    return tuple(f for f in look.found if f not in whole)
 
 
-def _is_whole(finding: Finding, modules: Mapping[str, nn.Module]) -> bool:
-    """Whether a finding is of transformers' tensor parallelism, whose values are made whole."""
-    if finding.kind not in ("tensor parallel", "DTensor", "DeviceMesh"):
-        return False
+def _whole(findings: Iterable[Finding], modules: Mapping[str, nn.Module]) -> set[Finding]:
+    """The findings that are of transformers' tensor parallelism, whose values are made whole."""
+    parallel = [f for f in findings if f.kind in ("tensor parallel", "DTensor", "DeviceMesh")]
     root = modules.get("")
-    if root is None or not is_sharded(root):
-        return False
-    if finding.kind == "DTensor":
-        return on_mesh(root, modules, finding.where)
-    return True
+    if not parallel or root is None or not is_sharded(root):
+        return set()
+    off = off_mesh(modules, [f.where for f in parallel if f.kind == "DTensor"])
+    return {f for f in parallel if f.kind != "DTensor" or f.where not in off}
 
 
 def split_inputs(inputs: Any) -> tuple[Finding, ...]:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lensview.parallel.twin import Twin, twin_of
-from tests.ranks.tp_models import Case, make
+from tests.ranks.tp_models import VOCABULARY, Case, make
 from tests.ranks.tp_record import Forward, forwards
 
 KINDS = (
@@ -50,7 +50,7 @@ def test_features_and_tokens_of_known_values() -> None:
     twin = twin_of(model)
     attention = "model.layers.0.self_attn"
     assert twin.prefill.dims[f"{attention}.k_proj", "output", 0][()] == (None, None, 16)
-    assert twin.prefill.dims["lm_head", "output", 0][()] == (None, None, 101)
+    assert twin.prefill.dims["lm_head", "output", 0][()] == (None, None, VOCABULARY)
     heads = twin.table(True, False).dims[f"{attention}/transpose.0", "output", 0][()]
     assert heads == (None, 4, None, 8)
 

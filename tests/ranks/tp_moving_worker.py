@@ -34,6 +34,7 @@ from lensview.parallel.degrees import check_degree, unplanned
 from lensview.parallel.group import Grads, Ranks
 from lensview.parallel.placements import Local, Packed, Placement, Scaled, Shard, Whole
 from lensview.parallel.weights import weight
+from tests.ranks.tp_models import VOCABULARY
 
 SHORT = timedelta(seconds=1)
 BOTH: tuple[Grads, ...] = ("sum", "same")
@@ -481,7 +482,7 @@ def llama(heads: int = 6) -> Any:
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=101,
+        vocab_size=VOCABULARY,
         hidden_size=24,
         intermediate_size=31,
         num_hidden_layers=2,
@@ -531,8 +532,8 @@ def weights(out: Path) -> Any:
     )
     with raises(SiteError, "'lm_hed.weight'", "'lm_head.weight'"):
         weight(model, "lm_hed.weight")
-    with raises(InputError, "no row 101"):
-        weight(model, "lm_head.weight", [3, 101])
+    with raises(InputError, f"no row {VOCABULARY}"):
+        weight(model, "lm_head.weight", [3, VOCABULARY])
     offloaded = nn.Linear(3, 2, device="meta")
     with raises(InputError, "offloaded", "(2, 3)"):
         weight(offloaded, "weight")
@@ -597,7 +598,7 @@ def degrees(out: Path) -> Any:
         kind = shape.pop("model_type", "llama")
         config = AutoConfig.for_model(
             kind,
-            **{"vocab_size": 101, "hidden_size": 24, "intermediate_size": 31}
+            **{"vocab_size": VOCABULARY, "hidden_size": 24, "intermediate_size": 31}
             | {"num_hidden_layers": 1, "num_local_experts": 4, "pad_token_id": None}
             | shape,
         )

@@ -10,6 +10,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 import lensview as lv
+from benchmarks.traffic import Traffic, counted
 
 IDS = torch.tensor([[5, 17, 3, 9], [8, 8, 1, 90], [44, 2, 61, 7]])
 """The whole batch of three rows, and each rank's uneven part of it."""
@@ -32,7 +34,7 @@ def llama() -> Any:
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=101,
+        vocab_size=102,
         hidden_size=16,
         intermediate_size=32,
         num_hidden_layers=3,
@@ -199,7 +201,8 @@ def hidden(out: Path) -> Any:
     }
 
 
-def transformers_tp(out: Path) -> Any:
+def split_llama(out: Path) -> Any:
+    """The same model, split by transformers over the ranks."""
     from transformers import LlamaForCausalLM
     from transformers.distributed.configuration_utils import DistributedConfig
 
@@ -207,10 +210,44 @@ def transformers_tp(out: Path) -> Any:
     if dist.get_rank() == 0:
         llama().save_pretrained(place)
     dist.barrier()
-    model = LlamaForCausalLM.from_pretrained(
-        place, distributed_config=DistributedConfig(tp_size=dist.get_world_size())
-    )
-    return refused(model)
+    split = DistributedConfig(tp_size=dist.get_world_size())
+    return LlamaForCausalLM.from_pretrained(place, distributed_config=split).eval()
+
+
+def transformers_tp(out: Path) -> Any:
+    return refused(split_llama(out))
+
+
+def reading(out: Path) -> Any:
+    """What a read adds to a forward, at its first run and at the next, and whether it is right."""
+    model, whole = split_llama(out), llama()
+    reads = {
+        "layers": ["model.layers.{}"],
+        "sums": ["model.layers.{}.self_attn.o_proj", "model.layers.{}.mlp.down_proj"],
+        "shards": ["model.layers.{}.self_attn.q_proj"],
+    }
+    base = traffic(lambda: model(IDS))
+    report = {}
+    for name, patterns in reads.items():
+        sites = [pattern.format(i) for i in range(3) for pattern in patterns]
+        traces: list[lv.Trace] = []
+
+        def read(sites: list[str] = sites, traces: list[lv.Trace] = traces) -> None:
+            traces.append(lv.trace(model, IDS, sites))
+
+        first, later = traffic(read).beyond(base), traffic(read).beyond(base)
+        expected = lv.trace(whole, IDS, sites)
+        right = [
+            torch.allclose(t[s], expected[s], 1e-5, 1e-6) for t in traces for s in sites if s in t
+        ]
+        report[name] = {"first": asdict(first), "later": asdict(later), "right": right}
+    return report
+
+
+def traffic(run: Callable[[], Any]) -> Traffic:
+    with counted() as found, torch.no_grad():
+        run()
+    return found
 
 
 CHECKS: tuple[Callable[[Path], Any], ...] = (
@@ -221,6 +258,7 @@ CHECKS: tuple[Callable[[Path], Any], ...] = (
     tensors,
     hidden,
     transformers_tp,
+    reading,
 )
 
 
