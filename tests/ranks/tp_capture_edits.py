@@ -9,7 +9,17 @@ import torch
 from torch import Tensor
 
 import lensview as lv
-from tests.ranks.tp_capture_pair import IDS, Found, alike, equal, linear, pair, raises, report
+from tests.ranks.tp_capture_pair import (
+    IDS,
+    Found,
+    alike,
+    equal,
+    linear,
+    pair,
+    raises,
+    report,
+    traced,
+)
 
 ATTENTION = "model.layers.1.self_attn"
 Q = f"{ATTENTION}.q_proj"
@@ -54,7 +64,7 @@ def indices(out: Path) -> Any:
             )
             for edit in edits[turn % 2 :: 2]:
                 name = f"{edit}, {len(inputs['input_ids'])} rows"
-                found.runs(name, two, lambda m, i=inputs, e=edit: lv.trace(m, i, [Q, LAST], e))
+                found.runs(name, two, traced(inputs, [Q, LAST], edit))
     assert not found.refused
     return report(found)
 
@@ -68,7 +78,7 @@ def several(out: Path) -> Any:
         [lv.project_out(Q, linear(32)), lv.zero("model.layers.0:input", lv.at(token=1))],
         [lv.call("**.act_fn", times), lv.scale("**.o_proj", 1.5)],
     ):
-        run = lambda m, e=edits: lv.trace(m, PADDED, LIST, e)  # noqa: E731
+        run = traced(PADDED, LIST, edits)
         found.runs(str(edits), two, run)
     assert not found.refused and not found.labelled
     return report(found)
@@ -91,7 +101,7 @@ def attention(out: Path) -> Any:
         lv.call("lm_head/linear", times),
         lv.scale("model/add", 2),
     ):
-        found.runs(str(edit), two, lambda m, e=edit: lv.trace(m, IDS, [LAST], e))
+        found.runs(str(edit), two, traced(IDS, [LAST], edit))
     for edit in (lv.scale(f"{ATTENTION}/softmax", 0.5), lv.call(f"{ATTENTION}/softmax", times)):
         name = f"{edit}, decoding"
 
@@ -110,7 +120,8 @@ def decoding(out: Path) -> Any:
     """Steps of generation: values, edits by absolute tokens, ids, on every rank."""
     found = Found()
     for name, load in (("llama", {}), ("llama", {"attn_implementation": "eager"}), ("qwen3", {})):
-        two = pair(name, out, **load)
+        loading: dict[str, Any] = load
+        two = pair(name, out, **loading)
         for options in ({}, {"use_cache": False}, {"do_sample": True}, {"num_beams": 2}):
             edits = [*SEVERAL, lv.skip("model.layers.0.mlp", torch.zeros(1, 1, 32))]
             edits = SEVERAL if "use_cache" in options or name == "qwen3" else edits[:3]
@@ -154,13 +165,13 @@ def skips(out: Path) -> Any:
         lv.skip("lm_head", draw(2, 6, 101)),
         lv.skip("model.layers.1.mlp.down_proj", draw(2, 6, 32)),
     ):
-        found.runs(str(edit), two, lambda m, e=edit: lv.trace(m, IDS, LIST, e))
+        found.runs(str(edit), two, traced(IDS, LIST, edit))
     moe = pair("mixtral", out)
     for edit in (
         lv.skip("model.layers.1.mlp.experts", draw(12, 32)),
         lv.skip("model.layers.0.mlp", "input"),
     ):
-        found.runs(str(edit), moe, lambda m, e=edit: lv.trace(m, IDS, [LAST], e))
+        found.runs(str(edit), moe, traced(IDS, [LAST], edit))
     with raises(lv.InterventionError, "48", "24") as said:
         lv.trace(two.split, IDS, [], lv.skip(ACT, draw(2, 6, 24)))
     alike(said)
@@ -194,7 +205,8 @@ def randomness(out: Path) -> Any:
         logits = two.split(IDS).logits[:, -1]
     handle.remove()
     two.split.eval()
-    assert torch.equal(state, torch.get_rng_state()) and equal(trace.logits, logits)
+    assert torch.equal(state, torch.get_rng_state())
+    assert trace.logits is not None and equal(trace.logits, logits)
     run = lambda m: lv.generate(m, IDS, [LAST], edits, max_new_tokens=4, do_sample=True)  # noqa: E731
     one, other = two.both(run)
     assert torch.equal(one.ids, other.ids), (one.ids, other.ids)
@@ -211,7 +223,7 @@ def half(out: Path) -> Any:
     """bfloat16: a value is what one process has, but for the order of sums."""
     two, found = pair("llama", out, dtype=torch.bfloat16), Found()
     for edits in ([], SEVERAL, [lv.call(Q, torch.relu), lv.project_out(ACT, linear(48))]):
-        run = lambda m, e=edits: lv.trace(m, IDS, LIST, e)  # noqa: E731
+        run = traced(IDS, LIST, edits)
         found.runs(str(edits), two, run, tolerance=0.05)
     found.wrong = [text for text in found.wrong if "reports" not in text]
     return report(found)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import lensview as lv
 from tests.ranks.tp_capture_edits import ACT, LAST, Q, times
-from tests.ranks.tp_capture_pair import IDS, Found, Pair, alike, hooks, pair, raises, report
+from tests.ranks.tp_capture_pair import IDS, Found, Pair, alike, hooks, pair, raises, report, traced
 
 
 class Alone(Exception):
@@ -64,11 +64,11 @@ def alike_everywhere(out: Path) -> Any:
 
     wrong = lv.InterventionError
     for site in (Q, "model.layers.1"):
-        case("boom", wrong, lambda m, s=site: trace(m, IDS, [LAST], lv.call(s, boom)), "boom", site)
+        case("boom", wrong, traced(IDS, [LAST], lv.call(site, boom)), "boom", site)
         short = lv.call(site, shorter)
-        case("shape", wrong, lambda m, e=short: trace(m, IDS, [LAST], e), site)
+        case("shape", wrong, traced(IDS, [LAST], short), site)
         talk = lv.call(site, talking)
-        case("talk", wrong, lambda m, e=talk: trace(m, IDS, [LAST], e), "ranks='all'")
+        case("talk", wrong, traced(IDS, [LAST], talk), "ranks='all'")
     two_fail = [lv.call(Q, boom), lv.call(ACT, boom)]
     case("two", wrong, lambda m: trace(m, IDS, [LAST], two_fail), Q)
     case("step", wrong, lambda m: lv.generate(m, IDS, [LAST], lv.call(Q, boom)), "boom")

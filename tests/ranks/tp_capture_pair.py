@@ -194,6 +194,15 @@ def report(found: Found, most: Mapping[str, int] | None = None) -> dict[str, Any
     return {"right": found.right, "labelled": found.labelled, "refused": found.refused}
 
 
+def traced(*args: Any, **options: Any) -> Callable[[Any], lv.Trace]:
+    """``lv.trace`` of what it is given, with all but the model set."""
+
+    def run(model: Any) -> lv.Trace:
+        return lv.trace(model, *args, **options)
+
+    return run
+
+
 def linear(size: int) -> Tensor:
     return torch.linspace(-1, 1, size)
 

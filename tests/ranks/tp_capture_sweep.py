@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import lensview as lv
-from tests.ranks.tp_capture_pair import IDS, Found, Pair, equal, linear
+from tests.ranks.tp_capture_pair import IDS, Found, Pair, equal, linear, traced
 
 RECORDED = ["**", "**:input"]
 EDITED = 1e-4
@@ -72,7 +72,7 @@ def sweep(two: Pair, every: bool = False, part: bool = False) -> Found:
     for turn, (site, shape) in enumerate(sides(two, sites)):
         possible = kinds(site, shape)
         for edit in possible if every else [possible[turn % len(possible)]]:
-            found.runs(str(edit), two, lambda m, e=edit: lv.trace(m, IDS, last, e), EDITED)
+            found.runs(str(edit), two, traced(IDS, last, edit), EDITED)
         refused = any(str(edit) in found.refused for edit in possible)
         if shape[:2] == IDS.shape and not site.startswith("lm_head") and not refused:
             chosen.append(possible[turn % 3])

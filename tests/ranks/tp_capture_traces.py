@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,17 @@ from torch import Tensor
 
 import lensview as lv
 from tests.ranks.tp_capture_edits import ACT, ATTENTION, LAST, LIST, PADDED, Q, times
-from tests.ranks.tp_capture_pair import IDS, Found, alike, equal, linear, pair, raises, report
+from tests.ranks.tp_capture_pair import (
+    IDS,
+    Found,
+    alike,
+    equal,
+    linear,
+    pair,
+    raises,
+    report,
+    traced,
+)
 
 LAYER = "model.layers.1"
 
@@ -70,11 +81,11 @@ def files(out: Path) -> Any:
             for part in (None, lv.at(token=2), lv.at(batch=1, token=-1)):
                 edit = lv.patch(site, source, part)
                 label = f"{edit} from the {name} one"
-                found.runs(label, two, lambda m, e=edit: lv.trace(m, PADDED, [LAST], e))
+                found.runs(label, two, traced(PADDED, [LAST], edit))
             edit = lv.mean(site, source)
-            found.runs(f"{edit}", two, lambda m, e=edit: lv.trace(m, PADDED, [LAST], e))
+            found.runs(f"{edit}", two, traced(PADDED, [LAST], edit))
         edit = lv.skip(f"{LAYER}.mlp", source)
-        found.runs(f"{edit}", two, lambda m, e=edit: lv.trace(m, PADDED, [LAST], e))
+        found.runs(f"{edit}", two, traced(PADDED, [LAST], edit))
     assert not found.refused
     return report(found)
 
@@ -92,15 +103,15 @@ def parts(out: Path) -> Any:
     ]
     for keep in keeps:
         for records in ("rank0", "all"):
-            run = lambda m, k=keep, r=records: lv.trace(m, PADDED, LIST, keep=k, records=r)  # noqa: E731
+            run = traced(PADDED, LIST, keep=keep, records=records)
             found.runs(f"keep {keep}", two, run, 0.01 if keep is torch.bfloat16 else 1e-5)
     for limit in (0, 3000, 20000):
-        one, other = two.both(lambda m, b=limit: lv.trace(m, IDS, "**", max_bytes=b, records="all"))
+        one, other = two.both(traced(IDS, "**", max_bytes=limit, records="all"))
         assert sum(one[site].nbytes for site in one.sites) <= limit
         assert len(one) + len(one.missed) == len(other) + len(other.missed)
         assert all(equal(one[site], other[site]) for site in one.sites)
         alike(one.sites)
-    run = lambda m: lv.trace(m, IDS, [Q, LAYER], lv.scale(Q, 2.0), stop=True)  # noqa: E731
+    run = traced(IDS, [Q, LAYER], lv.scale(Q, 2.0), stop=True)
     found.runs("stop", two, run)
     got = lv.extract(two.split, IDS, [Q, "**.act_fn"], records="all")
     true = lv.extract(two.whole, IDS, [Q, "**.act_fn"])
@@ -151,7 +162,7 @@ def told(out: Path) -> Any:
     """Estimates, findings, and what stands in a trace."""
     two = pair("llama", out)
     for sites in ([Q, LAYER], "**"):
-        guess, true = two.both(lambda m, s=sites: lv.estimate(m, IDS, s))
+        guess, true = two.both(partial(lv.estimate, inputs=IDS, sites=sites))
         assert guess.sites == true.sites and guess.total == true.total, (str(guess), str(true))
     with raises(lv.LimitError, Q) as said:
         lv.trace(two.split, IDS, [Q, "lm_head"], max_bytes=1000)
