@@ -149,7 +149,7 @@ def off_mesh(modules: Mapping[str, nn.Module], names: Iterable[str]) -> set[str]
 
 def _is_experts(mesh: Any, ours: Any) -> bool:
     """Whether this is the mesh of experts: one of its own, over the same ranks."""
-    return mesh.mesh_dim_names == ("ep",) and mesh.mesh.tolist() == ours.mesh.tolist()
+    return bool(mesh.mesh_dim_names == ("ep",) and mesh.mesh.tolist() == ours.mesh.tolist())
 
 
 def _version() -> str:
