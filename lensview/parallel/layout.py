@@ -185,6 +185,8 @@ class Layout:
             return "its experts are computed by another implementation than the twin's"
         where = path if op is None else op_path(path, op, op_index)
         tables = [twin.table(op is not None, False)]
+        if op is not None and twin.ops_reason:
+            return f"the ops of the unsharded twin cannot be read ({twin.ops_reason})"
         if cached:
             tables.insert(0, twin.table(op is not None, True))
         for table in tables:

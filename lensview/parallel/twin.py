@@ -64,12 +64,14 @@ class Twin:
 
     Attributes:
         reason: why there is no table at all; "" where there is.
+        ops_reason: why there is none of ops, once they were asked for.
         classes: each module's class, by path.
         prefill, step: of a first forward, and of one that reads a cache; `step` is empty where the
             model has no cache.
     """
 
     reason: str = ""
+    ops_reason: str = ""
     classes: dict[str, str] = field(default_factory=dict)
     prefill: Table = field(default_factory=Table)
     step: Table = field(default_factory=Table)
@@ -91,7 +93,8 @@ class Twin:
         try:
             with _quiet():
                 return _tables(self._model, ops=True)
-        except Exception:
+        except Exception as error:
+            self.ops_reason = _first_line(error)
             return Table(), Table()
 
 
@@ -119,11 +122,15 @@ def _made(model: nn.Module) -> Twin:
                 copy = weightless(model, fake, stubbed)
                 prefill, step = _tables(copy)
         except Exception as error:
-            reason = reason or f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            reason = reason or _first_line(error)
             continue
         classes = {path: type(m).__name__ for path, m in index(copy.model).items()}
-        return Twin("", classes, prefill, step, copy)
+        return Twin("", "", classes, prefill, step, copy)
     return Twin(reason)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 @contextmanager

@@ -29,6 +29,9 @@ LINEAR: dict[str, Any] = {"layer_types": ["linear_attention", "full_attention"]}
 VOCABULARY = 101 if at_least(5, 21) else 102
 """How many tokens the models know; before 5.21 transformers refuses what is not divisible."""
 
+WIDTH = 31 if at_least(5, 21) else 30
+"""Of an mlp, uneven over ranks; older transformers run that without a gradient only."""
+
 SIZES: dict[str, Mapping[str, Any]] = {
     "deepseek_v3": MLA,
     "deepseek_v2": {**MLA, "num_experts_per_tok": 2},

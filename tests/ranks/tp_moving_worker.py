@@ -34,7 +34,7 @@ from lensview.parallel.degrees import check_degree, unplanned
 from lensview.parallel.group import Grads, Ranks
 from lensview.parallel.placements import Local, Packed, Placement, Scaled, Shard, Whole
 from lensview.parallel.weights import weight
-from tests.ranks.tp_models import VOCABULARY
+from tests.ranks.tp_models import VOCABULARY, WIDTH
 
 SHORT = timedelta(seconds=1)
 BOTH: tuple[Grads, ...] = ("sum", "same")
@@ -484,7 +484,7 @@ def llama(heads: int = 6) -> Any:
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=24,
-        intermediate_size=31,
+        intermediate_size=WIDTH,
         num_hidden_layers=2,
         num_attention_heads=heads,
         num_key_value_heads=heads,
@@ -545,7 +545,7 @@ def by_hand(out: Path) -> Any:
     model, alone = split_llama(out), llama()
     ids = torch.tensor([[5, 17, 3, 9], [8, 8, 1, 90]])
     torch.manual_seed(5)
-    mix, mix_mlp = torch.randn(24, 24) / 5, torch.randn(31, 31) / 5
+    mix, mix_mlp = torch.randn(24, 24) / 5, torch.randn(WIDTH, WIDTH) / 5
 
     def run(net: Any) -> tuple[Tensor, list[Tensor], Tensor]:
         seen: list[Tensor] = []
@@ -598,7 +598,7 @@ def degrees(out: Path) -> Any:
         kind = shape.pop("model_type", "llama")
         config = AutoConfig.for_model(
             kind,
-            **{"vocab_size": VOCABULARY, "hidden_size": 24, "intermediate_size": 31}
+            **{"vocab_size": VOCABULARY, "hidden_size": 24, "intermediate_size": WIDTH}
             | {"num_hidden_layers": 1, "num_local_experts": 4, "pad_token_id": None}
             | shape,
         )
