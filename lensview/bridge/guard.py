@@ -117,8 +117,7 @@ def _guard_rank(rank: int, command: list[str], wake: int) -> int:
     worker = subprocess.Popen(command, stdout=into, stderr=into, process_group=0)
     os.close(into)
     os.set_blocking(out, False)
-    end_worker = lambda *_: _end_group(worker.pid)  # noqa: E731 - a handler and a call
-    signal.signal(signal.SIGTERM, end_worker)
+    signal.signal(signal.SIGTERM, lambda *_: _end_group(worker.pid))
     poller = _poller(wake)
     poller.register(out, select.POLLIN)
     lines = _Lines(rank)
@@ -128,7 +127,7 @@ def _guard_rank(rank: int, command: list[str], wake: int) -> int:
         _drain(wake)
         if 0 in events:
             poller.unregister(0)
-            end_worker()
+            _end_group(worker.pid)
         if out in events and not lines.take(out):
             poller.unregister(out)
         if time.monotonic() - looked >= LOOK_SECONDS:
@@ -138,7 +137,7 @@ def _guard_rank(rank: int, command: list[str], wake: int) -> int:
                 _say({"rank": rank, "state": now[0], "cpu": now[1], "rss": now[2]})
             before = now
     # Its own children must not hold its output open; the group's number is not free until reaped.
-    end_worker()
+    _end_group(worker.pid)
     code = worker.wait()
     lines.take(out)
     lines.end()

@@ -90,6 +90,8 @@ def launch(
             if error is not None:
                 raise error_of(error, None, None)
             about = pending.result()
+            for rank in team.ranks:
+                rank.doing = "ready"
             return team, about, _tokenizer(team, about)
         except BaseException:
             team.close()

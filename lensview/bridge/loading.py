@@ -73,7 +73,7 @@ def _pretrained(spec: Mapping[str, Any], device: torch.device, say: Say) -> tupl
     options = dict(spec["options"])
     world = torch.distributed.get_world_size()
     if world > 1:
-        from transformers.distributed import DistributedConfig
+        from transformers.distributed.configuration_utils import DistributedConfig
 
         options["distributed_config"] = DistributedConfig(tp_size=world)
     path = spec["path"]

@@ -47,7 +47,7 @@ class Pending:
         if message.kind != "where":
             self.news_at = time.monotonic()
         if message.kind == "progress":
-            self.progress = tuple(message.body)  # type: ignore[assignment]
+            self.progress = tuple(message.body)
         elif message.kind == "paused":
             self.standing[rank] = int(message.body)
         elif message.kind == "where":

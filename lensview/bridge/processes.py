@@ -105,6 +105,10 @@ class Processes:
             self._guard.wait(ENDING_SECONDS)
         return self.gone.wait(1.0)
 
+    def all_ended(self) -> bool:
+        """Whether every rank's process has ended."""
+        return self.gone.is_set() or all(rank.exit is not None for rank in self.ranks)
+
     def take_output(self) -> list[tuple[int | None, str]]:
         """What ranks printed since the last call: (rank, line); rank None is torchrun."""
         taken = []

@@ -1,7 +1,7 @@
 """Remote: a trace whose tensors are on rank 0.
 
-Owns records that fetch their tensor when it is first looked at, and the number by which rank 0 knows
-the trace; when the trace is let go of here, rank 0 lets go of it too.
+Owns records that fetch their tensor when it is first looked at, and the number by which rank 0
+knows the trace; when the trace is let go of here, rank 0 lets go of it too.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class RemoteRecord(Record):
     shape: tuple[int, ...]
     dtype: torch.dtype
     size: int
+    _tensor: Tensor | None
+    _fetch: Callable[[str], Tensor]
 
     def __init__(self, told: Any, fetch: Callable[[str], Tensor]) -> None:
         text, shape, dtype, size, leaf, part, aligned, placement = told
@@ -54,12 +56,13 @@ class RemoteRecord(Record):
             object.__setattr__(self, name, value)
 
     @property
-    def tensor(self) -> Tensor:  # type: ignore[override]
+    def tensor(self) -> Tensor:
         """The value, on the CPU of this process."""
-        if self._tensor is None:  # type: ignore[has-type]
-            fetched = self._fetch(str(self.site))  # type: ignore[attr-defined]
-            object.__setattr__(self, "_tensor", fetched)
-        return self._tensor  # type: ignore[has-type, no-any-return]
+        held = self._tensor
+        if held is None:
+            held = self._fetch(str(self.site))
+            object.__setattr__(self, "_tensor", held)
+        return held
 
 
 class RemoteTrace(Trace):

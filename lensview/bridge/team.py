@@ -8,6 +8,7 @@ is `verdicts.py`'s.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -262,7 +263,8 @@ class Team:
         if first and self.failure is None:
             for rank in self.ranks:
                 self._line.send(Message("stop"), _name(rank.rank))
-            self.processes.gone.wait(self.limits.leave)
+            with self._turn:
+                self._turn.wait_for(self.processes.all_ended, self.limits.leave)
         self.processes.end()
         if first:
             self._line.close()
@@ -307,10 +309,8 @@ def _name(rank: int) -> bytes:
 def _tell_progress(watch: Watch, pending: Pending) -> None:
     told, pending.progress = pending.progress, None
     if told is not None:
-        try:
+        with contextlib.suppress(RunCancelled):  # the caller looks at the watch next
             watch.progress(*told)
-        except RunCancelled:
-            pass  # the caller looks at the watch next
 
 
 def _warn(pending: Pending) -> None:

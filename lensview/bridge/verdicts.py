@@ -194,5 +194,5 @@ def _differs(first: dict[str, Any], other: dict[str, Any]) -> str:
     if first["count"] != other["count"]:
         return f"they passed {other['count']} and {first['count']} modules"
     if first["agreed"] != other["agreed"]:
-        return f"one came to {str(other['agreed']):.200}, the other to {str(first['agreed']):.200}"
+        return f"one came to {other['agreed']!s:.200}, the other to {first['agreed']!s:.200}"
     return ""

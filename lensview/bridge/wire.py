@@ -8,6 +8,7 @@ shown the key: it is refused in ZeroMQ's handshake, before any message.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -85,7 +86,7 @@ def message_of(parts: Sequence[zmq.Frame], kinds: frozenset[str]) -> Message:
     if not parts or len(parts[0]) > MAX_HEADER or len(parts) - 1 > MAX_TENSORS:
         raise WireError("A message with no header, or a larger one than is taken.")
     try:
-        header = json.loads(bytes(parts[0]))
+        header = json.loads(parts[0].bytes)
         kind, number, specs = header["kind"], header["id"], header["tensors"]
         if kind not in kinds or not isinstance(number, int) or len(specs) != len(parts) - 1:
             raise WireError(f"A message of kind {kind!r:.40} with {len(parts)} frames.")
@@ -103,7 +104,7 @@ def _dense(tensor: Tensor) -> Tensor:
 
 
 def _buffer(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _tensor(spec: Sequence[Any], frame: zmq.Frame) -> Tensor:
@@ -234,10 +235,8 @@ class Line:
             self._thread.join(5.0)
 
     def _poke(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # it is awake already, or has ended
             os.write(self._woken, b"x")
-        except (BlockingIOError, OSError):
-            pass  # it is awake already, or has ended
 
     def _loop(self) -> None:
         assert self._socket is not None
@@ -282,7 +281,7 @@ class Line:
                 parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            sender = bytes(parts.pop(0)) if self._routes else b""
+            sender = parts.pop(0).bytes if self._routes else b""
             try:
                 self._received(sender, message_of(parts, self._kinds))
             except WireError:

@@ -9,6 +9,7 @@ and all of them sleep. What commands do is in `commands.py`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import threading
@@ -126,10 +127,8 @@ class Worker:
 
 def _end_output(number: int) -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError, ValueError):  # closed by a function of the user's
             stream.flush()
-        except (OSError, ValueError):
-            pass  # closed by a function of the user's
     os.write(1, f"{END}{number}\n".encode())
 
 
