@@ -71,7 +71,7 @@ class Processes:
         self._unshown: deque[tuple[int | None, str]] = deque(maxlen=10_000)
         self._ended = [0] * size
         self._guard: subprocess.Popen[bytes] | None = None
-        self._lifeline = -1
+        self._lifeline = Lifeline()
 
     def start(self, worker: list[str], folder: Path, env: Mapping[str, str]) -> None:
         """Start the ranks, each running `worker`, in fresh interpreters."""
@@ -80,8 +80,7 @@ class Processes:
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"),
             *(f"--nproc-per-node={len(self.ranks)}", "--max-restarts=0", "--monitor-interval=0.1"),
         ]
-        watched, self._lifeline = os.pipe()
-        _lifelines.add(self._lifeline)
+        watched = self._lifeline.watched
         try:
             self._guard = subprocess.Popen(
                 [*alone, "all", str(folder), *torchrun, *alone, "rank", *worker],
@@ -93,12 +92,12 @@ class Processes:
             )
         finally:
             os.close(watched)
-        weakref.finalize(self, _cut, self._lifeline)
+        weakref.finalize(self, self._lifeline.cut)
         threading.Thread(target=self._hear, name="lensview output", daemon=True).start()
 
     def end(self) -> bool:
         """End every process, and wait until they are gone; whether they are."""
-        _cut(self._lifeline)
+        self._lifeline.cut()
         if self._guard is None:
             return True
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -176,19 +175,32 @@ def ended_how(code: int) -> str:
     return f"was killed by signal {-code}"
 
 
-_lifelines: set[int] = set()
+class Lifeline:
+    """A pipe whose one end is this process's alone; with it, what watches the other end ends.
+
+    Attributes:
+        watched: the end for the processes that watch.
+    """
+
+    def __init__(self) -> None:
+        self.watched, held = os.pipe()
+        # The number is given to another file as soon as it is closed: it is closed once.
+        self._held = [held]
+        _lifelines.add(self)
+
+    def cut(self) -> None:
+        """Let go of it; what watches it ends."""
+        with contextlib.suppress(IndexError):
+            os.close(self._held.pop())
 
 
-def _cut(end: int) -> None:
-    if end in _lifelines:
-        _lifelines.discard(end)
-        os.close(end)
+_lifelines: weakref.WeakSet[Lifeline] = weakref.WeakSet()
 
 
 def _cut_in_child() -> None:
     # A forked child of the kernel must not keep the ranks alive after it.
-    for end in list(_lifelines):
-        _cut(end)
+    for line in list(_lifelines):
+        line.cut()
 
 
 os.register_at_fork(after_in_child=_cut_in_child)

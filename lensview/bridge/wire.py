@@ -181,6 +181,8 @@ class Line:
         self._wake, self._woken = os.pipe()
         for end in (self._wake, self._woken):
             os.set_blocking(end, False)
+        # Reentrant: a finalizer may send while its thread is sending.
+        self._open_pipe = threading.RLock()
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
         self._keeper: ThreadAuthenticator | None = None
@@ -235,8 +237,10 @@ class Line:
             self._thread.join(5.0)
 
     def _poke(self) -> None:
-        with contextlib.suppress(OSError):  # it is awake already, or has ended
-            os.write(self._woken, b"x")
+        with self._open_pipe:
+            if self._woken >= 0:
+                with contextlib.suppress(BlockingIOError):  # it is awake already
+                    os.write(self._woken, b"x")
 
     def _loop(self) -> None:
         assert self._socket is not None
@@ -254,8 +258,10 @@ class Line:
         if self._keeper is not None:
             self._keeper.stop()
         self._context.term()
+        with self._open_pipe:
+            woken, self._woken = self._woken, -1
         os.close(self._wake)
-        os.close(self._woken)
+        os.close(woken)
 
     def _send_all(self) -> bool:
         assert self._socket is not None

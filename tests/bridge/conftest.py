@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.save_pretrained(path)
     words = {word: i + 3 for i, word in enumerate(WORDS)}
     tokens = Tokenizer(WordLevel({"<unk>": 0, "<pad>": 1, "</s>": 2, **words}, "<unk>"))
-    tokens.pre_tokenizer = WhitespaceSplit()  # type: ignore[assignment]
+    tokens.pre_tokenizer = WhitespaceSplit()
     PreTrainedTokenizerFast(
         tokenizer_object=tokens, unk_token="<unk>", pad_token="<pad>", eos_token="</s>"
     ).save_pretrained(path)

@@ -187,13 +187,11 @@ guard = session._team.processes._guard
 print(guard.pid, session._team.folder, flush=True)
 {then}
 """
-BUSY = "session.generate(torch.tensor([[5, 17, 3]]), 'lm_head', max_new_tokens=10_000, use_cache=False)"
+BUSY = "while True: session.trace(torch.full((256, 60), 7), LATE)".replace("LATE", repr(LATE))
 
 
 def start_kernel(folder: Path, then: str) -> tuple[subprocess.Popen[str], int, Path]:
-    code = KERNEL.format(
-        path="faulty:load", options={"path": str(folder)}, then=then
-    )
+    code = KERNEL.format(path="faulty:load", options={"path": str(folder)}, then=then)
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
     kernel = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -238,7 +236,7 @@ def test_when_the_kernel(folder: Path, name: str) -> None:
     try:
         time.sleep(1.0)
         pids = family(guard)
-        assert len(pids) >= 6 or kernel.poll() is not None
+        assert not name.startswith("killed") or (len(pids) >= 6 and kernel.poll() is None)
         end(kernel.pid)
         kernel.wait(10)
         begun = time.monotonic()
