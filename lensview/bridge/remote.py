@@ -16,7 +16,6 @@ from torch import Tensor
 from ..plan import Plan
 from ..sites import Site
 from ..traces.parts import Record
-from ..traces.tokens import Rows
 from ..traces.trace import Trace
 from .summary import parts_of
 
@@ -89,12 +88,10 @@ class RemoteTrace(Trace):
         record = self.record(text)
         return record.shape if isinstance(record, RemoteRecord) else tuple(record.tensor.shape)
 
-    def rows(self, text: str) -> Rows:
-        """As of any trace, without fetching the record."""
+    def dtype(self, text: str) -> torch.dtype:
+        """The dtype of a record, without fetching it; errors as `record`."""
         record = self.record(text)
-        if self.tokens is None or not record.aligned:
-            return ""
-        return self.tokens.rows(record.site, self.shape(text))
+        return record.dtype if isinstance(record, RemoteRecord) else record.tensor.dtype
 
     def __repr__(self) -> str:
         records = self._parts.records.values()

@@ -7,6 +7,8 @@ is one command to the ranks (`team.py`); what they answer is made into the objec
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
@@ -45,6 +47,9 @@ class RankSession:
     def __init__(self, start: Start) -> None:
         self._start = start
         self._team, about, self.tokenizer = start()
+        # Let go of without `stop`, it does not keep its ranks.
+        self._held = [self._team]
+        weakref.finalize(self, _end_later, self._held).atexit = False
         self.title = str(about["title"])
         size = len(self._team.ranks)
         self.summary = f"{about['summary']} · {size} rank{'s' if size > 1 else ''}"
@@ -61,6 +66,11 @@ class RankSession:
         """What is known of each rank: its process, its memory, its last lines."""
         return tuple(self._team.ranks)
 
+    @property
+    def ready(self) -> bool:
+        """Whether the ranks are there; else `restart` brings them back."""
+        return self._team.failure is None and not self._team.closed
+
     def stop(self) -> None:
         """End the ranks. When it returns, their processes are gone; a second call does nothing."""
         self._team.close()
@@ -70,6 +80,7 @@ class RankSession:
         ranks that held them, but for tensors that were fetched."""
         self._team.close()
         self._team, _, self.tokenizer = self._start()
+        self._held[:] = [self._team]
 
     def __enter__(self) -> RankSession:
         return self
@@ -273,6 +284,12 @@ class RankSession:
         if answer.kind == "failed":
             raise error_of(answer.body, None, None)
         return answer.body["result"]
+
+
+def _end_later(teams: list[Team]) -> None:
+    for team in teams:
+        # Ending takes a moment, and a finalizer may run anywhere.
+        threading.Thread(target=team.close, name="lensview end", daemon=True).start()
 
 
 def _number(trace: Trace) -> int:

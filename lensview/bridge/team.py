@@ -53,6 +53,7 @@ class Team:
         self._pending: dict[int, Pending] = {}
         self._left: list[tuple[Pending, Cancel]] = []
         self._closed = False
+        self._names = {_name(rank): rank for rank in range(size)}
         self.processes = Processes(size, self._changed)
         connection = new_connection(self.folder)
         self._line = Line("kernel", TO_KERNEL, self._received).serve(connection)
@@ -285,8 +286,8 @@ class Team:
             self._turn.notify_all()
 
     def _received(self, sender: bytes, message: Message) -> None:
-        rank = int(sender.removeprefix(b"rank-") or -1)
-        if not 0 <= rank < len(self.ranks):
+        rank = self._names.get(sender)
+        if rank is None:
             return
         state = self.ranks[rank]
         state.alive_at = time.monotonic()

@@ -36,7 +36,7 @@ class Limits:
         leave: for ranks to leave when asked to.
     """
 
-    idle: float = 12.0
+    idle: float = 10.0
     silent: float = 1800.0
     stopped: float = 3.0
     apart: float = 8.0

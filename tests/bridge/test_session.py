@@ -322,3 +322,32 @@ def test_an_explorer_over_ranks(session: RankSession, local: lv.LocalSession) ->
             assert explorer.trace is not explorer.baseline
         finally:
             explorer.close()
+
+
+def test_an_explorer_pulls_pictures_not_tensors(session: RankSession) -> None:
+    """The tree's shapes, tiles, numbers and differences of an explorer fetch no record."""
+    from lensview.explorer.protocol import TileParams
+    from lensview.explorer.replies import outputs_page, tile_reply, value_text
+
+    explorer = lv.explore(session)
+    try:
+        explorer.run(IDS)
+        explorer.interventions = (lv.scale(Q, 2.0),)
+        explorer.run()
+        runs = explorer._open()
+        rows = session.tree()
+        page = outputs_page(rows, runs.latest, 0, len(rows))
+        assert "2 x 6 x 37" in page.shapes
+        for which in ("latest", "baseline", "difference"):
+            wanted = TileParams(LATE, which, None, 64, 64, [0])
+            reply, cells = tile_reply(session, runs.latest, wanted)
+            assert len(cells) == reply.rows * reply.columns * 4
+        text = value_text(session, runs.latest, LATE, "difference", (0, 2, 3))
+        for seen in (explorer.trace, explorer.baseline):
+            held = [s for s in seen.sites if seen.record(s).__dict__["_tensor"] is not None]
+            assert held == []
+        change = float(text.split()[0])
+        both = explorer.trace[LATE][0, 2, 3].item() - explorer.baseline[LATE][0, 2, 3].item()
+        assert change == both
+    finally:
+        explorer.close()
