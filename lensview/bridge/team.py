@@ -215,6 +215,8 @@ class Team:
             if not left.waiting:
                 self._left.remove(item)
                 self._pending.pop(left.number, None)
+                if left.answers[0].kind == "reply":
+                    self._drop(left.answers[0])
 
     def _complete_output(self, pending: Pending) -> None:
         end = time.monotonic() + OUTPUT_SECONDS
@@ -300,7 +302,17 @@ class Team:
                 self.processes.note_doing(rank, str(message.body[2]))
             if pending is not None:
                 pending.take(rank, message)
+            elif message.kind == "reply" and rank == 0:
+                self._drop(message)
             self._turn.notify_all()
+
+    def _drop(self, message: Message) -> None:
+        """Nobody waits for this answer any more: rank 0 need not keep what it is about."""
+        result = message.body["result"]
+        parts = result.get("steps", [result]) if isinstance(result, dict) else []
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict) and isinstance(part.get("number"), int):
+                self._line.send(Message("drop", 0, {"trace": part["number"]}), _name(0))
 
 
 def _name(rank: int) -> bytes:

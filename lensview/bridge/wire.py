@@ -40,7 +40,7 @@ MAX_HEADER = 64 << 20
 MAX_TENSORS = 1 << 16
 MAX_FRAME = 16 << 30
 """Bytes of one tensor; a peer that sends more is cut off."""
-ALIGNED = 16
+ALIGNED = 8
 _DTYPES = {
     str(d).removeprefix("torch."): d for d in vars(torch).values() if isinstance(d, torch.dtype)
 }
@@ -117,7 +117,8 @@ def _tensor(spec: Sequence[Any], frame: zmq.Frame) -> Tensor:
     if not len(frame):
         return torch.empty(shape, dtype=dtype)
     raw = torch.frombuffer(frame.buffer, dtype=torch.uint8)
-    if raw.data_ptr() % ALIGNED:
+    # ZeroMQ puts large frames at multiples of 8, small ones anywhere.
+    if raw.data_ptr() % min(dtype.itemsize, ALIGNED):
         raw = raw.clone()
     return raw.view(dtype).reshape(shape)
 
