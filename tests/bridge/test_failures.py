@@ -132,18 +132,10 @@ def test_a_rank_that(failing: RankSession, name: str) -> None:
         failing.trace(IDS, LATE)
 
 
-def test_a_session_restarts(failing: RankSession, local: lv.LocalSession) -> None:
-    """After a failure, or from alive."""
-    before = failing.trace(IDS, LATE)
-    pids = processes(failing)
-    with pytest.raises(lv.WorkerError):
-        failing.trace(prompt(faulty.KILL), LATE)
-    failing.restart()
-    assert gone(pids, 0.0)
+def test_a_session_restarts_and_stops(failing: RankSession, local: lv.LocalSession) -> None:
+    """Started anew after the failure of the test before, it gives the same values."""
     seen = failing.trace(IDS, LATE)
     assert torch.allclose(seen[LATE], local.trace(IDS, LATE)[LATE], 1e-4, 1e-5)
-    with pytest.raises(lv.WorkerError, match="are gone"):
-        before[LATE]
     pids = processes(failing)
     failing.stop()
     assert gone(pids, 0.0)
@@ -151,6 +143,22 @@ def test_a_session_restarts(failing: RankSession, local: lv.LocalSession) -> Non
     failing.stop()
     with pytest.raises(lv.WorkerError, match="was stopped"):
         failing.ping()
+
+
+@pytest.mark.full
+def test_earlier_traces_are_gone_after_a_restart(
+    failing: RankSession, local: lv.LocalSession
+) -> None:
+    before = failing.trace(IDS, [LATE, "lm_head"])
+    looked_at = before["lm_head"]
+    pids = processes(failing)
+    failing.restart()
+    assert gone(pids, 0.0)
+    assert before["lm_head"] is looked_at
+    with pytest.raises(lv.WorkerError, match="are gone"):
+        before[LATE]
+    seen = failing.trace(IDS, LATE)
+    assert torch.allclose(seen[LATE], local.trace(IDS, LATE)[LATE], 1e-4, 1e-5)
 
 
 @pytest.mark.full
@@ -173,7 +181,9 @@ def test_an_interrupt_comes_back_in_time(failing: RankSession) -> None:
             failing.generate(inputs, LATE, slow, max_new_tokens=30)
         assert time.monotonic() - begun < 1.5 + 5
         if alive_after:
-            failing.trace(IDS, LATE)
+            seen = failing.trace(IDS, LATE)
+            number = seen.number  # type: ignore[attr-defined]
+            assert failing._read("fetch", {"trace": number, "sites": [LATE]})
         else:
             with pytest.raises(lv.WorkerError, match="Rank 1 hangs"):
                 failing.trace(IDS, LATE)
