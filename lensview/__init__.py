@@ -28,6 +28,7 @@ from .errors import (
     SiteError,
     TraceFileError,
     TraceMergeError,
+    WorkerError,
 )
 from .indices import at
 from .interventions import (
@@ -58,6 +59,8 @@ from .wrappers.unwrap import unwrap
 
 if TYPE_CHECKING:
     from . import figures
+    from .bridge.launch import launch
+    from .bridge.session import RankSession
     from .capture.effects import Effect, effects
     from .capture.estimate import Estimate, estimate
     from .capture.generate import generate
@@ -72,6 +75,8 @@ if TYPE_CHECKING:
     from .wrappers.report import findings
 
 _LATER = {
+    "launch": "bridge.launch",
+    "RankSession": "bridge.session",
     "Effect": "capture.effects",
     "effects": "capture.effects",
     "Estimate": "capture.estimate",
@@ -119,6 +124,7 @@ __all__ = [
     "PlacementError",
     "Plan",
     "RankDivergenceError",
+    "RankSession",
     "RunCancelled",
     "Session",
     "Site",
@@ -130,6 +136,7 @@ __all__ = [
     "TraceFileError",
     "TraceMergeError",
     "Watch",
+    "WorkerError",
     "__version__",
     "add",
     "at",
@@ -144,6 +151,7 @@ __all__ = [
     "findings",
     "gather",
     "generate",
+    "launch",
     "load",
     "load_ipython_extension",
     "mean",

@@ -96,6 +96,31 @@ class RunCancelled(LensError):
     """A run was asked to stop, and did; the model is as it was."""
 
 
+class WorkerError(LensError, RuntimeError):
+    """A rank of a session failed, hangs or disagrees with the others; all of them were stopped.
+
+    Attributes:
+        rank: the rank that failed; None where it cannot be told.
+        exit_code: its exit status, where its process ended; negative is the number of a signal.
+        remote_traceback: of the error on that rank, or where it was when it was given up; or "".
+        last_lines: per rank, the last lines that it printed.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        rank: int | None = None,
+        exit_code: int | None = None,
+        remote_traceback: str = "",
+        last_lines: dict[int, list[str]] | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.rank = rank
+        self.exit_code = exit_code
+        self.remote_traceback = remote_traceback
+        self.last_lines = last_lines or {}
+
+
 class MissingExtraError(LensError, ImportError):
     """An optional dependency is not installed; the text has the install line."""
 

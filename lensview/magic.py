@@ -15,8 +15,9 @@ import linecache
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from os import PathLike, fspath
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
@@ -28,17 +29,22 @@ from .errors import LensError
 from .explorer import Explorer, explore
 from .explorer.cells import cells
 
+if TYPE_CHECKING:
+    from .bridge.session import RankSession
+
 DEMO = "demo"
 DEMO_PROMPT = "The capital of France is"
 RESULT = "_lens"
 """The name in the user's namespace under which the latest explorer is left."""
-FLAGS = ("--prompt", "--sites", "--tokenizer")
+FLAGS = ("--prompt", "--sites", "--tokenizer", "--tp")
 TOKENIZER_NAMES = ("tokenizer", "tok")
 
 
 @magics_class
 class LensMagics(Magics):
     """Holds ``%lens`` and ``%%lens``."""
+
+    _launched: tuple[tuple[str, int], RankSession] | None = None
 
     # The texts below are what `%lens?` shows.
     @magic_arguments("%lens")
@@ -55,6 +61,13 @@ class LensMagics(Magics):
         default=None,
         help="the variable that holds the tokenizer. Default: a variable named tokenizer or tok, "
         "else the model's own.",
+    )
+    @argument(
+        "--tp",
+        type=int,
+        default=None,
+        help="split the model over so many processes, started for it: the model is then a path or "
+        "an id that transformers loads, or a 'module:function' of yours that returns it.",
     )
     @argument(
         "model",
@@ -76,6 +89,9 @@ class LensMagics(Magics):
             explorer.interventions. Without a name it is _lens.
         %%lens model
             the cell's text is the prompt
+        %lens --tp 2 path/to/model
+            a model over two processes. Running the cell again uses them again; another path or
+            number ends them. _lens.session.stop() ends them too.
 
         Running the cell again closes the explorer that it made before.
         """
@@ -99,6 +115,8 @@ class LensMagics(Magics):
     def _explorer(self, arguments: Any, cell: str | None) -> Explorer:
         names = self._names
         prompt = arguments.prompt if cell is None else cell.strip("\n")
+        if arguments.tp is not None:
+            return explore(self._ranks(arguments), None, prompt, arguments.sites)
         model, tokenizer = self._model(arguments, names)
         if model is None:
             from .demo_model import demo
@@ -108,6 +126,28 @@ class LensMagics(Magics):
         elif isinstance(model, nn.Module):
             tokenizer = self._tokenizer(arguments.tokenizer, model, names, prompt is not None)
         return explore(model, tokenizer, prompt, arguments.sites)
+
+    def _ranks(self, arguments: Any) -> RankSession:
+        """The session over ranks that the line names: that of an earlier cell, or a new one."""
+        text, tp = arguments.model, arguments.tp
+        if text is None:
+            raise UsageError("%lens --tp N takes a path or an id: %lens --tp 2 path/to/model.")
+        if arguments.tokenizer is not None:
+            raise UsageError("%lens --tp takes the tokenizer that lies beside the model.")
+        given = self._names.get(text)
+        path = given if isinstance(given, (str, PathLike)) else text
+        wanted = (fspath(path), tp)
+        if self._launched is not None:
+            key, session = self._launched
+            if key == wanted and session.ready:
+                return session
+            session.stop()
+            self._launched = None
+        from .bridge.launch import launch
+
+        session = launch(path, tp=tp)
+        self._launched = (wanted, session)
+        return session
 
     def _model(self, arguments: Any, names: Mapping[str, Any]) -> tuple[Any, Any]:
         """The model that the line names; None for the demo."""

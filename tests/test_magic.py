@@ -254,6 +254,7 @@ def test_help_and_completion(notebook: Notebook, tiny_llama: LlamaForCausalLM) -
         "--prompt",
         "--sites",
         "--tokenizer",
+        "--tp",
     ]
     assert notebook.shell.complete("", "%lens my_model --tokenizer ", 27)[1] == ["tok"]
     assert "demo" in notebook.shell.complete("", "%lens ", 6)[1]

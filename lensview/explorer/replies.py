@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
+import torch
 
 from ..errors import InputError, NotRecordedError
 from ..modules import ModuleRow
 from ..session import Session
 from ..sites import Site
-from ..tensors.dense import full_shape
 from ..tensors.labels import token_labels
 from ..tensors.tiles import Tile
 from ..traces.tokens import UNUSUAL_ROWS
@@ -209,7 +208,7 @@ def _output_shapes(trace: Trace | None) -> dict[str, str]:
         if site.path in found:
             more[site.path] = more.get(site.path, 1) + 1
         else:
-            shape = " x ".join(map(str, full_shape(trace[text]))) or "scalar"
+            shape = " x ".join(map(str, trace.shape(text))) or "scalar"
             rows = trace.rows(text)
             found[site.path] = f"{shape}, {rows}" if rows in UNUSUAL_ROWS else shape
     return {p: f"{s}, {more[p]} calls" if p in more else s for p, s in found.items()}
@@ -303,13 +302,19 @@ def value_text(
     if which == "latest":
         return now
     before = session.value(baseline, site, index)
-    change = _element(trace[site], index) - _element(baseline[site], index)
+    change = _number(now, trace.dtype(site)) - _number(before, baseline.dtype(site))
     return f"{change!r} ({before} → {now})"
 
 
-def _element(tensor: Tensor, index: Sequence[int]) -> float | complex:
-    value = tensor[tuple(index)].item()
-    return complex(value) if isinstance(value, complex) else float(value)
+def _number(text: str, dtype: torch.dtype) -> float | complex:
+    """What `Session.value` said, exactly: its text reads back as the same value of its dtype."""
+    if dtype == torch.bool:
+        return float(text == "True")
+    if dtype.is_complex:
+        return complex(torch.tensor(complex(text), dtype=dtype).item())
+    if dtype.is_floating_point:
+        return float(torch.tensor(float(text), dtype=torch.float64).to(dtype).double())
+    return float(int(text))
 
 
 def missing(latest: Latest, site: str, which: str) -> bool:

@@ -220,6 +220,19 @@ class Trace(Mapping[str, Tensor]):
         said = self.placement(text)
         return "" if said.startswith("whole over") and "do not" not in said else said
 
+    def shape(self, text: str) -> tuple[int, ...]:
+        """The shape of a record; of a ragged one, its longest sizes. Where the record is in another
+        process, it stays there.
+
+        Raises:
+            SiteError, NotRecordedError: there is no record at `text`.
+        """
+        return full_shape(self.record(text).tensor)
+
+    def dtype(self, text: str) -> torch.dtype:
+        """The dtype of a record; otherwise as `shape`."""
+        return self.record(text).tensor.dtype
+
     # --- tokens and predictions --------------------------------------------------------------
 
     def aligned(self, text: str) -> bool:
@@ -234,7 +247,7 @@ class Trace(Mapping[str, Tensor]):
         record = self.record(text)
         if self.tokens is None or not record.aligned:
             return ""
-        return self.tokens.rows(record.site, full_shape(record.tensor))
+        return self.tokens.rows(record.site, self.shape(text))
 
     def top(self, k: int = 5, row: int = 0) -> list[Token]:
         """The `k` most probable next tokens of batch row `row`, after its last real token.

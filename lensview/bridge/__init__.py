@@ -1,0 +1,2 @@
+"""bridge: a model over several processes, driven from one. README.md has the life of a command;
+reading order: launch.py, session.py, worker.py, wire.py."""

@@ -1,0 +1,179 @@
+"""Commands: what a rank does when the kernel asks.
+
+Owns the model of this rank, the traces that it keeps for the kernel, and one function per command.
+How commands come and how answers go is `worker.py`'s.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..capture.generate import generate
+from ..capture.run import run
+from ..errors import IdleInterventionError, LensError
+from ..plan import Plan
+from ..session import LocalSession
+from ..traces.trace import Trace
+from ..watch import Watch
+from .loading import Say, keep_tokenizer, load
+from .summary import generation_body, reports_body, trace_body, trusted
+
+Body = Mapping[str, Any]
+
+
+class Commands:
+    """One rank's model and what was recorded on it.
+
+    Attributes:
+        planned: the plan of the command in hand.
+        agreed: what the command in hand came to, as far as it must be the same on every rank.
+    """
+
+    def __init__(self, rank: int, folder: Path) -> None:
+        self.rank = rank
+        self.agreed: Any = None
+        self.planned: Plan | None = None
+        self._folder = folder
+        self._session: LocalSession | None = None
+        self._traces: dict[int, Trace] = {}
+        self._numbers = itertools.count(1)
+
+    @property
+    def session(self) -> LocalSession:
+        """The session over this rank's part of the model."""
+        if self._session is None:
+            raise LensError("No model was loaded.")
+        return self._session
+
+    # --- what every rank does ------------------------------------------------------------------
+
+    def load(self, spec: Body, say: Say) -> Any:
+        """Load the model; what the kernel is to know of it."""
+        model, tokenizer = load(spec, say)
+        self._session = LocalSession(model, tokenizer)
+        self.agreed = self._session.title
+        if self.rank:
+            return None
+        kept = tokenizer is not None and keep_tokenizer(tokenizer, self._folder / "tokenizer")
+        return {
+            "title": self._session.title,
+            "summary": self._session.summary,
+            "tokenizer": "kept" if kept else "" if tokenizer is None else type(tokenizer).__name__,
+        }
+
+    def ping(self, body: Body, watch: Watch) -> Any:
+        """Nothing."""
+
+    def trace(self, body: Body, watch: Watch) -> Any:
+        """One run, kept here; everything but its tensors goes back."""
+        try:
+            trace = run(
+                self.session.root,
+                body["inputs"],
+                self.plan(body),
+                tokenizer=self.session.tokenizer,
+                chat=body["chat"],
+                watch=watch,
+            )
+        except IdleInterventionError as error:
+            if isinstance(error.trace, Trace):
+                error.trace = self._kept(error.trace)
+            raise
+        self.agreed = reports_body(trace.reports)
+        return self._kept(trace)
+
+    def _kept(self, trace: Trace) -> dict[str, Any] | None:
+        if self.rank:
+            return None
+        number = next(self._numbers)
+        self._traces[number] = trace
+        return {"number": number, **trace_body(trace)}
+
+    def generate(self, body: Body, watch: Watch) -> Any:
+        """A generation, its steps kept here."""
+        plan = self.plan(body)
+        if body["seed"] is not None:
+            torch.manual_seed(body["seed"])
+        generation = generate(
+            self.session.root,
+            body["inputs"],
+            plan.sites,
+            plan.interventions,
+            max_new_tokens=body["max_new_tokens"],
+            tokenizer=self.session.tokenizer,
+            chat=body["chat"],
+            keep={r.glob: r.index if r.dtype is None else r.dtype for r in plan.keep} or None,
+            max_bytes=plan.max_bytes,
+            watch=watch,
+            **body["options"],
+        )
+        self.agreed = [generation.ids.tolist(), reports_body(generation.reports)]
+        if self.rank:
+            return None
+        numbers = [next(self._numbers) for _ in generation]
+        self._traces.update(zip(numbers, generation, strict=True))
+        return generation_body(generation, numbers)
+
+    def plan(self, body: Body) -> Plan:
+        """The plan in a command, ready to run."""
+        self.planned = trusted(Plan.from_json(*body["plan"]))
+        return self.planned
+
+    # --- what rank 0 does, beside a run too ------------------------------------------------------
+
+    def tree(self, body: Body) -> Any:
+        """The rows of the tree."""
+        return [asdict(row) for row in self.session.tree()]
+
+    def check(self, body: Body) -> list[str]:
+        """What is wrong with interventions, one text each."""
+        return self.session.check(Plan.from_json(*body["plan"]).interventions)
+
+    def tile(self, body: Body) -> Any:
+        """A picture of a record."""
+        return asdict(self.session.tile(self._trace(body["trace"]), **body["of"]))
+
+    def difference_tile(self, body: Body) -> Any:
+        """A picture of a record less another."""
+        traces = self._trace(body["trace"]), self._trace(body["baseline"])
+        return asdict(self.session.difference_tile(*traces, **body["of"]))
+
+    def stats(self, body: Body) -> Any:
+        """Statistics of a record."""
+        return asdict(self.session.stats(self._trace(body["trace"]), body["site"]))
+
+    def value(self, body: Body) -> str:
+        """One element of a record."""
+        return self.session.value(self._trace(body["trace"]), body["site"], body["index"])
+
+    def fetch(self, body: Body) -> Any:
+        """Records, whole."""
+        trace = self._trace(body["trace"])
+        return {site: trace[site] for site in body["sites"]}
+
+    def drop(self, body: Body) -> Any:
+        """Let go of a trace that the kernel has let go of."""
+        self._traces.pop(body["trace"], None)
+
+    def _trace(self, number: int) -> Trace:
+        found = self._traces.get(number)
+        if found is None:
+            raise LensError("The ranks do not hold this trace any more: run it again.")
+        return found
+
+
+RUNS: dict[str, Callable[[Commands, Any, Any], Any]] = {
+    name: getattr(Commands, name) for name in ("ping", "trace", "generate")
+}
+"""What every rank does in step, on its main thread."""
+READS: dict[str, Callable[[Commands, Any], Any]] = {
+    name: getattr(Commands, name)
+    for name in "tree check tile difference_tile stats value fetch drop".split()
+}
+"""What one rank answers from what it holds, on a thread of its own."""

@@ -1,0 +1,107 @@
+"""Loading: a model on every rank, and its tokenizer.
+
+Owns the process group and what a user may name: a path or an id that transformers loads, or a
+function of their own. It is run by each rank; nothing here knows the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import LensError
+
+Say = Callable[[str], None]
+
+
+def load(spec: Mapping[str, Any], say: Say) -> tuple[nn.Module, Any]:
+    """The model and its tokenizer (or None) that `spec` names (see `launch`).
+
+    Raises:
+        LensError: the loader returned something else than a model.
+    """
+    say("joining the others")
+    device = _join(int(spec["timeout"]))
+    if spec["loader"]:
+        say(f"calling {spec['loader']}")
+        loaded = _function(spec["loader"])(**spec["options"])
+        model, tokenizer = loaded if isinstance(loaded, tuple) else (loaded, None)
+        if not isinstance(model, nn.Module):
+            raise LensError(
+                f"{spec['loader']} returned a {type(model).__name__}; it is to return a model (a "
+                "torch nn.Module), or a model and its tokenizer."
+            )
+        return model, tokenizer
+    return _pretrained(spec, device, say)
+
+
+def _join(timeout: int) -> torch.device:
+    """Make the group of all ranks; the device of this one."""
+    import torch.distributed as dist
+
+    local = int(os.environ["LOCAL_RANK"])
+    if torch.cuda.is_available() and torch.cuda.device_count() > local:
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", timeout=timedelta(seconds=timeout), device_id=device)
+        return device
+    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    return torch.device("cpu")
+
+
+def _function(name: str) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    found: Any = import_module(module)
+    for part in function.split("."):
+        found = getattr(found, part)
+    return found  # type: ignore[no-any-return]
+
+
+def _pretrained(spec: Mapping[str, Any], device: torch.device, say: Say) -> tuple[nn.Module, Any]:
+    say("importing transformers")
+    import transformers
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    options = dict(spec["options"])
+    world = torch.distributed.get_world_size()
+    if world > 1:
+        from transformers.distributed.configuration_utils import DistributedConfig
+
+        options["distributed_config"] = DistributedConfig(tp_size=world)
+    path = spec["path"]
+    say(f"reading the weights of {path}")
+    model = _class_of(path, options).from_pretrained(path, **options)
+    if world == 1:
+        model = model.to(device)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    except Exception:  # there is none, in one of many ways; prompts then are token ids
+        tokenizer = None
+    return model.eval(), tokenizer
+
+
+def _class_of(path: str, options: Mapping[str, Any]) -> Any:
+    """The class that the checkpoint says it is of, where transformers has it."""
+    import transformers
+
+    known = {n: v for n, v in options.items() if n in ("revision", "trust_remote_code", "token")}
+    config = transformers.AutoConfig.from_pretrained(path, **known)
+    name = (getattr(config, "architectures", None) or [""])[0]
+    return getattr(transformers, name, None) or transformers.AutoModelForCausalLM
+
+
+def keep_tokenizer(tokenizer: Any, folder: Path) -> bool:
+    """Leave a tokenizer where the kernel reads it; whether that was possible."""
+    try:
+        tokenizer.save_pretrained(str(folder))
+    except Exception:  # one of the user's own, of any class
+        return False
+    return True

@@ -1,0 +1,316 @@
+"""RankSession: a session over ranks.
+
+Owns what an explorer and a user's code ask of a model that lies over several processes. Each method
+is one command to the ranks (`team.py`); what they answer is made into the objects that
+`LocalSession` would give.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..capture.generation import Generation
+from ..errors import InputError, LensError, WorkerError
+from ..interventions import Intervention
+from ..modules import ModuleRow
+from ..plan import Plan
+from ..session import Window
+from ..tensors.stats import Stats
+from ..tensors.tiles import Tile
+from ..traces.trace import Trace, extracted
+from ..watch import Watch
+from .pending import Pending
+from .processes import RankState
+from .remote import RemoteTrace
+from .summary import error_of, generation_of, plan_body, require_portable
+from .team import Team
+
+Start = Callable[[], tuple[Team, dict[str, Any], Any]]
+"""Starts the ranks: the team, what rank 0 said of the model, and the tokenizer."""
+
+
+class RankSession:
+    """A model over several processes, driven from this one. Make it with `lensview.launch`.
+
+    Attributes:
+        title, summary: the model's class and size, for people.
+        tokenizer: a copy of the ranks' tokenizer, or None.
+    """
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self._team, about, self.tokenizer = start()
+        # Let go of without `stop`, it does not keep its ranks.
+        self._held = [self._team]
+        weakref.finalize(self, _end_later, self._held).atexit = False
+        self.title = str(about["title"])
+        size = len(self._team.ranks)
+        self.summary = f"{about['summary']} · {size} rank{'s' if size > 1 else ''}"
+
+    # --- its life ------------------------------------------------------------------------------
+
+    @property
+    def root(self) -> object:
+        """This session: runs on it never overlap."""
+        return self
+
+    @property
+    def ranks(self) -> tuple[RankState, ...]:
+        """What is known of each rank: its process, its memory, its last lines."""
+        return tuple(self._team.ranks)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the ranks are there; else `restart` brings them back."""
+        return self._team.failure is None and not self._team.closed
+
+    def stop(self) -> None:
+        """End the ranks. When it returns, their processes are gone; a second call does nothing."""
+        self._team.close()
+
+    def restart(self) -> None:
+        """End the ranks, if they are there, and start them anew. Earlier traces are gone with the
+        ranks that held them, but for tensors that were fetched."""
+        self._team.close()
+        self._team, _, self.tokenizer = self._start()
+        self._held[:] = [self._team]
+
+    def __enter__(self) -> RankSession:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        team = self._team
+        state = "failed: restart()" if team.failure else "stopped" if team.closed else "ready"
+        return f"RankSession of {self.title} ({self.summary}), {state}"
+
+    def ping(self) -> None:
+        """Have every rank answer."""
+        self._ran(self._team.run("ping", {}), None)
+
+    # --- runs ----------------------------------------------------------------------------------
+
+    def trace(
+        self,
+        inputs: Any,
+        sites: str | Iterable[str] = "**",
+        interventions: Intervention | Iterable[Intervention] = (),
+        *,
+        chat: bool = False,
+        keep_output: bool = False,
+        keep: Any = None,
+        stop: bool = False,
+        max_bytes: int | None = None,
+        watch: Watch | None = None,
+    ) -> Trace:
+        """One run, in step on every rank; see `lensview.trace`.
+
+        The tensors stay on rank 0 and are fetched when they are looked at. Functions of
+        `lensview.call` travel by import path or as source text.
+
+        Raises:
+            WorkerError: a rank failed, hangs or disagrees; all were stopped.
+            InputError: the inputs cannot be sent, or `keep_output` is asked for.
+            LensError, Exception: what `lensview.trace` raises, where all ranks raise it.
+        """
+        if keep_output:
+            raise InputError(
+                "A model's whole output stays on the ranks. Record what you need of it: "
+                'sites=[":output[logits]"], or read trace.logits.'
+            )
+        plan = Plan.make(sites, interventions, keep=keep, stop=stop, max_bytes=max_bytes)
+        body = {"plan": plan_body(plan), "inputs": inputs, "chat": chat}
+        return self._trace(self._ran(self._team.run("trace", body, watch), plan), plan)
+
+    def extract(
+        self,
+        inputs: Any,
+        sites: str | Iterable[str],
+        interventions: Intervention | Iterable[Intervention] = (),
+        *,
+        chat: bool = False,
+        keep: Any = None,
+        stop: bool = False,
+        watch: Watch | None = None,
+    ) -> dict[str, Tensor]:
+        """The tensors at `sites`; see `lensview.extract`, and `trace` for what it raises."""
+        asked = (sites,) if isinstance(sites, str) else tuple(sites)
+        seen = self.trace(
+            inputs, asked, interventions, chat=chat, keep=keep, stop=stop, watch=watch
+        )
+        assert isinstance(seen, RemoteTrace)
+        self._fetch_all(seen)
+        return extracted(seen, asked)
+
+    def generate(
+        self,
+        inputs: Any,
+        sites: str | Iterable[str] = "**",
+        interventions: Intervention | Iterable[Intervention] = (),
+        *,
+        max_new_tokens: int = 20,
+        chat: bool = False,
+        keep: Any = None,
+        max_bytes: int | None = None,
+        seed: int | None = None,
+        watch: Watch | None = None,
+        **generate_kwargs: Any,
+    ) -> Generation:
+        """Generate, in step on every rank; see `lensview.generate`, and `trace` for what it raises.
+
+        Args:
+            seed: of the ranks' random state, for sampling; without one, sampling goes on with the
+                state that the ranks have, one and the same.
+        """
+        plan = Plan.make(sites, interventions, keep=keep, max_bytes=max_bytes)
+        if generate_kwargs.get("do_sample") and seed is None:
+            seed = int(torch.randint(1 << 62, ()).item())
+        body = {
+            "plan": plan_body(plan),
+            "inputs": inputs,
+            "chat": chat,
+            "max_new_tokens": max_new_tokens,
+            "seed": seed,
+            "options": generate_kwargs,
+        }
+        told = self._ran(self._team.run("generate", body, watch), plan)
+        traces = [self._trace(step, plan) for step in told["steps"]]
+        return generation_of(told, plan, traces, self.tokenizer)
+
+    def _ran(self, pending: Pending, plan: Plan | None) -> Any:
+        error = self._team.settled(pending)
+        if error is None:
+            return pending.result()
+        seen = error.get("trace")
+        held = self._trace(seen, plan) if seen is not None and plan is not None else None
+        raise error_of(error, plan, held)
+
+    def _trace(self, body: dict[str, Any], plan: Plan) -> RemoteTrace:
+        team = self._team
+
+        def fetch(number: int, site: str) -> Tensor:
+            if team is not self._team:
+                raise WorkerError(
+                    f"{site}: the ranks that held this trace are gone. Run it again.", None
+                )
+            return self._read("fetch", {"trace": number, "sites": [site]})[site]  # type: ignore[no-any-return]
+
+        def drop(number: int) -> None:
+            team.tell("drop", {"trace": number})
+
+        return RemoteTrace(body, plan, self.tokenizer, fetch, drop)
+
+    def _fetch_all(self, trace: RemoteTrace) -> None:
+        body = {"trace": trace.number, "sites": list(trace.sites)}
+        for site, tensor in self._read("fetch", body).items():
+            object.__setattr__(trace.record(site), "_tensor", tensor)
+
+    # --- looking -------------------------------------------------------------------------------
+
+    def tree(self) -> list[ModuleRow]:
+        """The rows of the module tree."""
+        return [ModuleRow(**row) for row in self._read("tree", {})]
+
+    def tile(
+        self,
+        trace: Trace,
+        site: str,
+        window: Window | None = None,
+        max_rows: int = 512,
+        max_columns: int = 512,
+        index: Sequence[int] = (),
+    ) -> Tile:
+        """What a screen can show of a record, made on rank 0."""
+        of = _of(trace, site, window, max_rows, max_columns, index)
+        return Tile(**self._read("tile", {"trace": _number(trace), "of": of}))
+
+    def difference_tile(
+        self,
+        trace: Trace,
+        baseline: Trace,
+        site: str,
+        window: Window | None = None,
+        max_rows: int = 512,
+        max_columns: int = 512,
+        index: Sequence[int] = (),
+    ) -> Tile:
+        """The same of `trace` minus `baseline`."""
+        of = _of(trace, site, window, max_rows, max_columns, index)
+        body = {"trace": _number(trace), "baseline": _number(baseline), "of": of}
+        return Tile(**self._read("difference_tile", body))
+
+    def stats(self, trace: Trace, site: str) -> Stats:
+        """Statistics of a record, made on rank 0."""
+        trace.record(site)
+        return Stats(**self._read("stats", {"trace": _number(trace), "site": site}))
+
+    def value(self, trace: Trace, site: str, index: Sequence[int]) -> str:
+        """One element of a record, exactly."""
+        trace.record(site)
+        body = {"trace": _number(trace), "site": site, "index": list(index)}
+        return str(self._read("value", body))
+
+    def check(self, interventions: Sequence[Intervention]) -> list[str]:
+        """Per intervention, what is wrong with its site, or that it cannot travel, or ""."""
+        wrong = []
+        for edit in interventions:
+            try:
+                require_portable(edit)
+                wrong.append("")
+            except LensError as error:
+                wrong.append(str(error))
+        # The sites alone: tensors of edits need not travel to be checked.
+        sites = [Intervention("zero", edit.site) for edit in interventions]
+        told = self._read("check", {"plan": Plan((), tuple(sites)).to_json()})
+        return [site or other for site, other in zip(told, wrong, strict=True)]
+
+    def _read(self, kind: str, body: dict[str, Any]) -> Any:
+        pending = self._team.read(kind, body)
+        answer = pending.answers[0]
+        if answer.kind == "failed":
+            raise error_of(answer.body, None, None)
+        return answer.body["result"]
+
+
+def _end_later(teams: list[Team]) -> None:
+    for team in teams:
+        # Ending takes a moment, and a finalizer may run anywhere.
+        threading.Thread(target=team.close, name="lensview end", daemon=True).start()
+
+
+def _number(trace: Trace) -> int:
+    if not isinstance(trace, RemoteTrace):
+        raise TypeError("This trace was not made by a session over ranks.")
+    return trace.number
+
+
+def _of(
+    trace: Trace,
+    site: str,
+    window: Window | None,
+    max_rows: int,
+    max_columns: int,
+    index: Sequence[int],
+) -> dict[str, Any]:
+    trace.record(site)  # raises what a local trace would
+    return {
+        "site": site,
+        "window": window,
+        "max_rows": max_rows,
+        "max_columns": max_columns,
+        "index": tuple(index),
+    }

@@ -1,0 +1,347 @@
+"""Team: the ranks of one model as the kernel talks to them.
+
+Owns a command's way there and back: sending it to the ranks, waiting for all of them with limits,
+and what their answers come to together. When a rank fails, everything is stopped here, and the
+`WorkerError` is kept: every later command raises it again. How a failure is told from a long run
+is `verdicts.py`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import errors
+from ..errors import RunCancelled, WorkerError
+from ..watch import Watch
+from .pending import Cancel, Pending
+from .processes import Processes, RankState
+from .verdicts import Limits, Verdict, disagreement, verdict
+from .wire import TO_KERNEL, Line, Message, new_connection, private_folder
+
+STEP_SECONDS = 0.05
+INTERRUPT_SECONDS = 4.0
+OUTPUT_SECONDS = 0.5
+"""How long a command that is done waits for the last lines that ranks printed for it."""
+
+
+class Team:
+    """The ranks of one model: their processes, the line to them, and what is under way.
+
+    Attributes:
+        failure: why the ranks are gone, once they are; else None.
+    """
+
+    def __init__(
+        self, size: int, limits: Limits, env: Mapping[str, str], quiet: bool = False
+    ) -> None:
+        self.failure: WorkerError | None = None
+        self.quiet = quiet
+        self.limits = limits
+        self.folder = private_folder()
+        self._turn = threading.Condition()
+        self._runs = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, Pending] = {}
+        self._left: list[tuple[Pending, Cancel]] = []
+        self._closed = False
+        self._names = {_name(rank): rank for rank in range(size)}
+        self.processes = Processes(size, self._changed)
+        connection = new_connection(self.folder)
+        self._line = Line("kernel", TO_KERNEL, self._received).serve(connection)
+        file = self.folder / "connection.json"
+        connection.write(file)
+        worker = [sys.executable, "-u", "-m", "lensview.bridge.worker", "--connection", str(file)]
+        self.processes.start(worker, self.folder, env)
+
+    @property
+    def ranks(self) -> list[RankState]:
+        """What is known of each rank."""
+        return self.processes.ranks
+
+    @property
+    def closed(self) -> bool:
+        """Whether the ranks were ended."""
+        return self._closed
+
+    @property
+    def refused(self) -> int:
+        """How many messages came that were none."""
+        return self._line.refused
+
+    # --- commands ------------------------------------------------------------------------------
+
+    def run(
+        self, kind: str, body: Any, watch: Watch | None = None, limits: Limits | None = None
+    ) -> Pending:
+        """What all ranks do in step; one such command at a time.
+
+        Raises:
+            WorkerError: a rank failed, now or before; the ranks are gone.
+            RunCancelled: `watch` was cancelled, and all ranks stopped alike.
+        """
+        while not self._runs.acquire(timeout=STEP_SECONDS):
+            if watch is not None:
+                watch.check()
+        try:
+            pending = self._ask(kind, body, range(len(self.ranks)), watch, limits)
+        finally:
+            self._runs.release()
+        self._complete_output(pending)
+        return pending
+
+    def read(self, kind: str, body: Any) -> Pending:
+        """What rank 0 answers from what it holds, also while a command runs."""
+        return self._ask(kind, body, [0])
+
+    def tell(self, kind: str, body: Any) -> None:
+        """Send to rank 0 what needs no answer. It may be called from a finalizer."""
+        if self.failure is None and not self._closed:
+            self._line.send(Message(kind, 0, body), _name(0))
+
+    def _ask(
+        self,
+        kind: str,
+        body: Any,
+        to: Iterable[int],
+        watch: Watch | None = None,
+        limits: Limits | None = None,
+    ) -> Pending:
+        self._check_alive()
+        pending = Pending(next(self._numbers), set(to))
+        self._pending[pending.number] = pending
+        message = Message(kind, pending.number, body)
+        try:
+            for rank in sorted(pending.waiting):
+                self._line.send(message, _name(rank))
+            self._wait(pending, watch, limits or self.limits)
+        except (KeyboardInterrupt, SystemExit):
+            self._give_up(pending)
+            raise
+        finally:
+            if not any(pending is left for left, _ in self._left):
+                self._pending.pop(pending.number, None)
+        return pending
+
+    def come(self, limits: Limits) -> None:
+        """Wait until every rank has come.
+
+        Raises:
+            WorkerError: one did not.
+        """
+        pending = Pending(0, {r.rank for r in self.ranks})
+        self._pending[0] = pending
+        self._wait(pending, None, limits)
+        del self._pending[0]
+
+    def _check_alive(self) -> None:
+        if self.failure is not None:
+            raise WorkerError(
+                "The ranks were stopped, because one had failed: call session.restart(), or launch "
+                f"again. It was this:\n{self.failure}",
+                *(self.failure.rank, self.failure.exit_code),
+                *(self.failure.remote_traceback, self.failure.last_lines),
+            )
+        if self._closed:
+            raise WorkerError("The session was stopped: call session.restart(), or launch again.")
+
+    # --- waiting -------------------------------------------------------------------------------
+
+    def _wait(self, pending: Pending, watch: Watch | None, limits: Limits) -> None:
+        cancel = None
+        asked_where = 0.0
+        while True:
+            with self._turn:
+                if pending.waiting and self.failure is None and not self._closed:
+                    self._turn.wait(STEP_SECONDS)
+            self.show_output()
+            if not pending.waiting:
+                return
+            self._check_alive()
+            if watch is not None:
+                _tell_progress(watch, pending)
+                if watch.cancelled and cancel is None:
+                    cancel = self._cancel(pending)
+            if cancel is not None:
+                cancel.step()
+            self._go_on_cancelling()
+            found = verdict(pending, self.processes, limits)
+            if found is not None and found.wants_where and not asked_where:
+                asked_where = time.monotonic()
+                self._ask_where(pending)
+            elif found is not None and (
+                not asked_where
+                or pending.where.keys() >= pending.waiting
+                or time.monotonic() - asked_where > limits.where
+            ):
+                raise self.fail(found.with_where(pending))
+
+    def _cancel(self, pending: Pending) -> Cancel:
+        def send(kind: str, rank: int, body: Any) -> None:
+            self._line.send(Message(kind, pending.number, body), _name(rank))
+
+        return Cancel(pending, send)
+
+    def _ask_where(self, pending: Pending) -> None:
+        for rank in pending.waiting:
+            self._line.send(Message("where", pending.number, None), _name(rank))
+
+    def _give_up(self, pending: Pending) -> None:
+        """The kernel was interrupted: stop the command, but do not wait for long."""
+        watch = Watch()
+        watch.cancel()
+        end = time.monotonic() + INTERRUPT_SECONDS
+        cancel = self._cancel(pending)
+        while pending.waiting and self.failure is None and time.monotonic() < end:
+            with self._turn:
+                self._turn.wait(STEP_SECONDS)
+            cancel.step()
+        if pending.waiting and self.failure is None:
+            self._left.append((pending, cancel))
+
+    def _go_on_cancelling(self) -> None:
+        """Ranks may still be in a command that an interrupt gave up; the next one waits for it."""
+        for item in list(self._left):
+            left, cancel = item
+            cancel.step()
+            if not left.waiting:
+                self._left.remove(item)
+                self._pending.pop(left.number, None)
+                if left.answers[0].kind == "reply":
+                    self._drop(left.answers[0])
+
+    def _complete_output(self, pending: Pending) -> None:
+        end = time.monotonic() + OUTPUT_SECONDS
+        with self._turn:
+            self._turn.wait_for(
+                lambda: self.processes.output_is_complete(pending.number),
+                max(0.0, end - time.monotonic()),
+            )
+        self.show_output()
+
+    # --- answers -------------------------------------------------------------------------------
+
+    def settled(self, pending: Pending) -> dict[str, Any] | None:
+        """The error that all ranks raised alike, as data; None where all have done it.
+
+        Raises:
+            WorkerError: the ranks disagree; they are gone.
+            RunCancelled: all were cancelled.
+        """
+        found = disagreement(pending)
+        if found is not None:
+            raise self.fail(found)
+        _warn(pending)
+        first = pending.answers[0]
+        if first.kind != "failed":
+            return None
+        if first.body["class"] == "RunCancelled":
+            raise RunCancelled(first.body["text"])
+        return dict(first.body)
+
+    def fail(self, found: Verdict) -> WorkerError:
+        """Stop everything, and keep why."""
+        with self._turn:
+            if self.failure is not None:
+                return self.failure
+            error = found.error(self.processes)
+            self.failure = error
+            self._turn.notify_all()
+        self.close()
+        return error
+
+    def close(self) -> None:
+        """End every process, and wait until they are gone."""
+        with self._turn:
+            first, self._closed = not self._closed, True
+            self._turn.notify_all()
+        if first and self.failure is None:
+            for rank in self.ranks:
+                self._line.send(Message("stop"), _name(rank.rank))
+            with self._turn:
+                self._turn.wait_for(self.processes.all_ended, self.limits.leave)
+        self.processes.end()
+        if first:
+            self._line.close()
+            _remove(self.folder)
+
+    # --- output --------------------------------------------------------------------------------
+
+    def show_output(self) -> None:
+        """Print what ranks have printed, marked with their numbers."""
+        for rank, line in self.processes.take_output():
+            if rank is not None and not self.quiet:
+                print(f"[rank {rank}] {line}", file=sys.stderr)
+
+    # --- other threads -------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        with self._turn:
+            self._turn.notify_all()
+
+    def _received(self, sender: bytes, message: Message) -> None:
+        rank = self._names.get(sender)
+        if rank is None:
+            return
+        state = self.ranks[rank]
+        state.alive_at = time.monotonic()
+        with self._turn:
+            pending = self._pending.get(message.id)
+            if message.kind == "hello":
+                state.pid = int(message.body["pid"])
+                self.processes.note_doing(rank, "here")
+            if message.kind == "progress" and not message.body[1]:
+                self.processes.note_doing(rank, str(message.body[2]))
+            if pending is not None:
+                pending.take(rank, message)
+            elif message.kind == "reply" and rank == 0:
+                self._drop(message)
+            self._turn.notify_all()
+
+    def _drop(self, message: Message) -> None:
+        """Nobody waits for this answer any more: rank 0 need not keep what it is about."""
+        result = message.body["result"]
+        parts = result.get("steps", [result]) if isinstance(result, dict) else []
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict) and isinstance(part.get("number"), int):
+                self._line.send(Message("drop", 0, {"trace": part["number"]}), _name(0))
+
+
+def _name(rank: int) -> bytes:
+    return f"rank-{rank}".encode()
+
+
+def _tell_progress(watch: Watch, pending: Pending) -> None:
+    told, pending.progress = pending.progress, None
+    if told is not None:
+        with contextlib.suppress(RunCancelled):  # the caller looks at the watch next
+            watch.progress(*told)
+
+
+def _warn(pending: Pending) -> None:
+    """Give the ranks' warnings again, each once, marked with those that had it."""
+    seen: dict[tuple[str, str], list[int]] = {}
+    for rank in sorted(pending.answers):
+        for name, text in pending.answers[rank].body["warnings"]:
+            seen.setdefault((name, text), []).append(rank)
+    for (name, text), ranks in seen.items():
+        kind: Any = getattr(errors, name, None) or getattr(__import__("builtins"), name, None)
+        if not (isinstance(kind, type) and issubclass(kind, Warning)):
+            kind = UserWarning
+        marked = "" if len(ranks) == len(pending.answers) else f"[rank {ranks[0]}] "
+        warnings.warn(marked + text, kind, stacklevel=4)
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    if os.path.isdir(folder):
+        shutil.rmtree(folder, ignore_errors=True)
