@@ -46,7 +46,7 @@ def test_the_tree_is_that_of_the_whole_model(session: RankSession, local: lv.Loc
     rows = session.tree()
     assert [replace(row, note="") for row in rows] == [replace(r, note="") for r in local.tree()]
     notes = {row.path: row.note for row in rows}
-    assert notes[Q] == "colwise, weight in 2 shards of dim 0"
+    assert notes[Q] == "colwise, weight in 2 shards of dim 0, bias in 2 shards of dim 0"
     assert notes["model.layers.0"] == ""
 
 
