@@ -27,7 +27,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 MARK = b"\x1e"
 LINE = 600
@@ -238,19 +237,6 @@ def _say(message: dict[str, object]) -> None:
     # When nobody reads any more, the end of standard input tells what to do.
     with contextlib.suppress(OSError):
         os.write(1, MARK + json.dumps(message).encode() + b"\n")
-
-
-def parse(stream: Iterator[bytes]) -> Iterator[dict[str, object]]:
-    """What guards wrote, from the lines of their output; any other line as ``{"line"}`` alone."""
-    for raw in stream:
-        before, mark, told = raw.rstrip(b"\n").rpartition(MARK)
-        if before or not mark:
-            yield {"line": (before if mark else told).decode("utf-8", "backslashreplace")}
-        if mark:
-            try:
-                yield json.loads(told)
-            except ValueError:
-                yield {"line": told.decode("utf-8", "backslashreplace")}
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ What ranks say over the wire is `team.py`'s.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -15,9 +16,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from . import guard
 
@@ -130,14 +132,14 @@ class Processes:
     def _hear(self) -> None:
         assert self._guard is not None and self._guard.stdout is not None
         with self._guard.stdout as stream:
-            for told in guard.parse(stream):
+            for told in heard(stream):
                 self._note(told)
                 self._changed()
         self._guard.wait()
         self.gone.set()
         self._changed()
 
-    def _note(self, told: dict[str, object]) -> None:
+    def _note(self, told: dict[str, Any]) -> None:
         rank = told.get("rank")
         state = self.ranks[rank] if isinstance(rank, int) and rank < len(self.ranks) else None
         if "line" in told:
@@ -162,6 +164,19 @@ class Processes:
         self._unshown.append((None if state is None else state.rank, line))
         if state is not None:
             state.alive_at = time.monotonic()
+
+
+def heard(stream: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """What guards wrote, from the lines of their output; any other line as ``{"line"}`` alone."""
+    for raw in stream:
+        before, mark, told = raw.rstrip(b"\n").rpartition(guard.MARK)
+        if before or not mark:
+            yield {"line": (before if mark else told).decode("utf-8", "backslashreplace")}
+        if mark:
+            try:
+                yield json.loads(told)
+            except ValueError:
+                yield {"line": told.decode("utf-8", "backslashreplace")}
 
 
 def ended_how(code: int) -> str:

@@ -1,15 +1,15 @@
 """RankSession: a session over ranks.
 
-Owns what an explorer and a user's code ask of a model that lies over several processes. Each method
-is one command to the ranks (`team.py`); what they answer is made into the objects that
-`LocalSession` would give.
+Owns its life, and the runs of a model that lies over several processes; what needs no run is
+`looking.py`'s. Each method is one command to the ranks (`team.py`); what they answer is made into
+the objects that `LocalSession` would give.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
@@ -17,26 +17,23 @@ import torch
 from torch import Tensor
 
 from ..capture.generation import Generation
-from ..errors import InputError, LensError, WorkerError
+from ..errors import InputError, WorkerError
 from ..interventions import Intervention
-from ..modules import ModuleRow
 from ..plan import Plan
-from ..session import Window
-from ..tensors.stats import Stats
-from ..tensors.tiles import Tile
 from ..traces.trace import Trace, extracted
 from ..watch import Watch
+from .looking import Looking
 from .pending import Pending
 from .processes import RankState
 from .remote import RemoteTrace
-from .summary import error_of, generation_of, plan_body, require_portable
+from .summary import error_of, generation_of, plan_body
 from .team import Team
 
 Start = Callable[[], tuple[Team, dict[str, Any], Any]]
 """Starts the ranks: the team, what rank 0 said of the model, and the tokenizer."""
 
 
-class RankSession:
+class RankSession(Looking):
     """A model over several processes, driven from this one. Make it with `lensview.launch`.
 
     Attributes:
@@ -219,98 +216,8 @@ class RankSession:
         for site, tensor in self._read("fetch", body).items():
             object.__setattr__(trace.record(site), "_tensor", tensor)
 
-    # --- looking -------------------------------------------------------------------------------
-
-    def tree(self) -> list[ModuleRow]:
-        """The rows of the module tree."""
-        return [ModuleRow(**row) for row in self._read("tree", {})]
-
-    def tile(
-        self,
-        trace: Trace,
-        site: str,
-        window: Window | None = None,
-        max_rows: int = 512,
-        max_columns: int = 512,
-        index: Sequence[int] = (),
-    ) -> Tile:
-        """What a screen can show of a record, made on rank 0."""
-        of = _of(trace, site, window, max_rows, max_columns, index)
-        return Tile(**self._read("tile", {"trace": _number(trace), "of": of}))
-
-    def difference_tile(
-        self,
-        trace: Trace,
-        baseline: Trace,
-        site: str,
-        window: Window | None = None,
-        max_rows: int = 512,
-        max_columns: int = 512,
-        index: Sequence[int] = (),
-    ) -> Tile:
-        """The same of `trace` minus `baseline`."""
-        of = _of(trace, site, window, max_rows, max_columns, index)
-        body = {"trace": _number(trace), "baseline": _number(baseline), "of": of}
-        return Tile(**self._read("difference_tile", body))
-
-    def stats(self, trace: Trace, site: str) -> Stats:
-        """Statistics of a record, made on rank 0."""
-        trace.record(site)
-        return Stats(**self._read("stats", {"trace": _number(trace), "site": site}))
-
-    def value(self, trace: Trace, site: str, index: Sequence[int]) -> str:
-        """One element of a record, exactly."""
-        trace.record(site)
-        body = {"trace": _number(trace), "site": site, "index": list(index)}
-        return str(self._read("value", body))
-
-    def check(self, interventions: Sequence[Intervention]) -> list[str]:
-        """Per intervention, what is wrong with its site, or that it cannot travel, or ""."""
-        wrong = []
-        for edit in interventions:
-            try:
-                require_portable(edit)
-                wrong.append("")
-            except LensError as error:
-                wrong.append(str(error))
-        # The sites alone: tensors of edits need not travel to be checked.
-        sites = [Intervention("zero", edit.site) for edit in interventions]
-        told = self._read("check", {"plan": Plan((), tuple(sites)).to_json()})
-        return [site or other for site, other in zip(told, wrong, strict=True)]
-
-    def _read(self, kind: str, body: dict[str, Any]) -> Any:
-        pending = self._team.read(kind, body)
-        answer = pending.answers[0]
-        if answer.kind == "failed":
-            raise error_of(answer.body, None, None)
-        return answer.body["result"]
-
 
 def _end_later(teams: list[Team]) -> None:
     for team in teams:
         # Ending takes a moment, and a finalizer may run anywhere.
         threading.Thread(target=team.close, name="lensview end", daemon=True).start()
-
-
-def _number(trace: Trace) -> int:
-    if not isinstance(trace, RemoteTrace):
-        raise TypeError("This trace was not made by a session over ranks.")
-    return trace.number
-
-
-def _of(
-    trace: Trace,
-    site: str,
-    window: Window | None,
-    max_rows: int,
-    max_columns: int,
-    index: Sequence[int],
-) -> dict[str, Any]:
-    trace.record(site)  # raises what a local trace would
-    return {
-        "site": site,
-        "window": window,
-        "max_rows": max_rows,
-        "max_columns": max_columns,
-        "index": tuple(index),
-    }

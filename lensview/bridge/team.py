@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
+import shutil
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from .. import errors
 from ..errors import RunCancelled, WorkerError
 from ..watch import Watch
+from .line import Line, new_connection, private_folder
 from .pending import Cancel, Pending
 from .processes import Processes, RankState
+from .shown import show, warn
 from .verdicts import Limits, Verdict, disagreement, verdict
-from .wire import TO_KERNEL, Line, Message, new_connection, private_folder
+from .wire import TO_KERNEL, Message
 
 STEP_SECONDS = 0.05
 INTERRUPT_SECONDS = 4.0
@@ -239,7 +238,7 @@ class Team:
         found = disagreement(pending)
         if found is not None:
             raise self.fail(found)
-        _warn(pending)
+        warn(pending)
         first = pending.answers[0]
         if first.kind != "failed":
             return None
@@ -271,15 +270,15 @@ class Team:
         self.processes.end()
         if first:
             self._line.close()
-            _remove(self.folder)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     # --- output --------------------------------------------------------------------------------
 
     def show_output(self) -> None:
         """Print what ranks have printed, marked with their numbers."""
-        for rank, line in self.processes.take_output():
-            if rank is not None and not self.quiet:
-                print(f"[rank {rank}] {line}", file=sys.stderr)
+        lines = self.processes.take_output()
+        if not self.quiet:
+            show(lines)
 
     # --- other threads -------------------------------------------------------------------------
 
@@ -324,24 +323,3 @@ def _tell_progress(watch: Watch, pending: Pending) -> None:
     if told is not None:
         with contextlib.suppress(RunCancelled):  # the caller looks at the watch next
             watch.progress(*told)
-
-
-def _warn(pending: Pending) -> None:
-    """Give the ranks' warnings again, each once, marked with those that had it."""
-    seen: dict[tuple[str, str], list[int]] = {}
-    for rank in sorted(pending.answers):
-        for name, text in pending.answers[rank].body["warnings"]:
-            seen.setdefault((name, text), []).append(rank)
-    for (name, text), ranks in seen.items():
-        kind: Any = getattr(errors, name, None) or getattr(__import__("builtins"), name, None)
-        if not (isinstance(kind, type) and issubclass(kind, Warning)):
-            kind = UserWarning
-        marked = "" if len(ranks) == len(pending.answers) else f"[rank {ranks[0]}] "
-        warnings.warn(marked + text, kind, stacklevel=4)
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    if os.path.isdir(folder):
-        shutil.rmtree(folder, ignore_errors=True)

@@ -36,10 +36,10 @@ class Limits:
         leave: for ranks to leave when asked to.
     """
 
-    idle: float = 10.0
+    idle: float = 8.0
     silent: float = 1800.0
     stopped: float = 3.0
-    apart: float = 8.0
+    apart: float = 6.0
     ended: float = 0.5
     where: float = 2.0
     leave: float = 3.0

@@ -21,9 +21,10 @@ from typing import Any
 
 from ..errors import IdleInterventionError
 from .commands import READS, RUNS, Commands
+from .line import Connection, Line
 from .steps import Steps
 from .summary import error_body
-from .wire import TO_RANKS, Connection, Line, Message
+from .wire import TO_RANKS, Message
 
 END = "\x1d"
 """Before the number of a command, in a rank's output: what it printed for it is complete."""

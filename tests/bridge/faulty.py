@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-RAISE, EXIT, KILL, STOP, SLEEP, SPIN, OTHER, MIDDLE = range(93, 101)
+RAISE, EXIT, KILL, STOP, SLEEP, SPIN, OTHER, TRAIN = range(93, 101)
 """Token ids that stand first in a prompt for a fault of rank 1, in the midst of the forward."""
 
 
@@ -35,10 +35,12 @@ def load(path: str, fail: int = -1, sleep: float = 0.0) -> Any:
     if rank == 1:
         model.model.embed_tokens.register_forward_pre_hook(_note)
         model.model.layers[1].register_forward_pre_hook(_act)
+        _models.append(model)
     return model
 
 
 _fault = [0]
+_models: list[nn.Module] = []
 
 
 def _note(module: nn.Module, args: Any) -> None:
@@ -63,6 +65,8 @@ def _act(module: nn.Module, args: Any) -> None:
     if fault == SPIN:
         while True:
             pass
+    if fault == TRAIN:
+        _models[0].train()
     if fault == OTHER:
         raise SystemExit(3)
 

@@ -162,6 +162,14 @@ def test_earlier_traces_are_gone_after_a_restart(
 
 
 @pytest.mark.full
+def test_ranks_that_disagree(failing: RankSession) -> None:
+    """Rank 1's model goes into train mode; nothing is run that one rank would run otherwise."""
+    failing.trace(prompt(faulty.TRAIN), LATE)
+    with pytest.raises(lv.WorkerError, match=r"RankDivergenceError.*train or eval mode"):
+        failing.trace(IDS, LATE)
+
+
+@pytest.mark.full
 def test_a_rank_killed_between_commands(failing: RankSession) -> None:
     os.kill(failing.ranks[0].pid, signal.SIGKILL)
     time.sleep(3)

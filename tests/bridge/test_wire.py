@@ -16,18 +16,8 @@ import torch
 import zmq
 
 import lensview as lv
-from lensview.bridge.wire import (
-    TO_KERNEL,
-    TO_RANKS,
-    Connection,
-    Line,
-    Message,
-    WireError,
-    frames,
-    message_of,
-    new_connection,
-    private_folder,
-)
+from lensview.bridge.line import Connection, Line, new_connection, private_folder
+from lensview.bridge.wire import TO_KERNEL, TO_RANKS, Message, WireError, frames, message_of
 
 LIMIT = 1 << 20
 

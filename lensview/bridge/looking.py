@@ -1,0 +1,116 @@
+"""Looking: what rank 0 answers from what it holds, also while a run is under way.
+
+Owns the session's questions that need no forward: the tree, pictures and numbers of records, the
+check of interventions, and the records themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import LensError
+from ..interventions import Intervention
+from ..modules import ModuleRow
+from ..plan import Plan
+from ..session import Window
+from ..tensors.stats import Stats
+from ..tensors.tiles import Tile
+from ..traces.trace import Trace
+from .remote import RemoteTrace
+from .summary import error_of, require_portable
+from .team import Team
+
+
+class Looking:
+    """The part of a session over ranks that asks rank 0 alone."""
+
+    _team: Team
+
+    def tree(self) -> list[ModuleRow]:
+        """The rows of the module tree."""
+        return [ModuleRow(**row) for row in self._read("tree", {})]
+
+    def tile(
+        self,
+        trace: Trace,
+        site: str,
+        window: Window | None = None,
+        max_rows: int = 512,
+        max_columns: int = 512,
+        index: Sequence[int] = (),
+    ) -> Tile:
+        """What a screen can show of a record, made on rank 0."""
+        of = _of(trace, site, window, max_rows, max_columns, index)
+        return Tile(**self._read("tile", {"trace": _number(trace), "of": of}))
+
+    def difference_tile(
+        self,
+        trace: Trace,
+        baseline: Trace,
+        site: str,
+        window: Window | None = None,
+        max_rows: int = 512,
+        max_columns: int = 512,
+        index: Sequence[int] = (),
+    ) -> Tile:
+        """The same of `trace` minus `baseline`."""
+        of = _of(trace, site, window, max_rows, max_columns, index)
+        body = {"trace": _number(trace), "baseline": _number(baseline), "of": of}
+        return Tile(**self._read("difference_tile", body))
+
+    def stats(self, trace: Trace, site: str) -> Stats:
+        """Statistics of a record, made on rank 0."""
+        trace.record(site)
+        return Stats(**self._read("stats", {"trace": _number(trace), "site": site}))
+
+    def value(self, trace: Trace, site: str, index: Sequence[int]) -> str:
+        """One element of a record, exactly."""
+        trace.record(site)
+        body = {"trace": _number(trace), "site": site, "index": list(index)}
+        return str(self._read("value", body))
+
+    def check(self, interventions: Sequence[Intervention]) -> list[str]:
+        """Per intervention, what is wrong with its site, or that it cannot travel, or ""."""
+        wrong = []
+        for edit in interventions:
+            try:
+                require_portable(edit)
+                wrong.append("")
+            except LensError as error:
+                wrong.append(str(error))
+        # The sites alone: tensors of edits need not travel to be checked.
+        sites = [Intervention("zero", edit.site) for edit in interventions]
+        told = self._read("check", {"plan": Plan((), tuple(sites)).to_json()})
+        return [site or other for site, other in zip(told, wrong, strict=True)]
+
+    def _read(self, kind: str, body: dict[str, Any]) -> Any:
+        pending = self._team.read(kind, body)
+        answer = pending.answers[0]
+        if answer.kind == "failed":
+            raise error_of(answer.body, None, None)
+        return answer.body["result"]
+
+
+def _number(trace: Trace) -> int:
+    if not isinstance(trace, RemoteTrace):
+        raise TypeError("This trace was not made by a session over ranks.")
+    return trace.number
+
+
+def _of(
+    trace: Trace,
+    site: str,
+    window: Window | None,
+    max_rows: int,
+    max_columns: int,
+    index: Sequence[int],
+) -> dict[str, Any]:
+    trace.record(site)  # raises what a local trace would
+    return {
+        "site": site,
+        "window": window,
+        "max_rows": max_rows,
+        "max_columns": max_columns,
+        "index": tuple(index),
+    }
