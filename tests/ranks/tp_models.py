@@ -128,6 +128,9 @@ CASES = {
 }
 """Rows beside those of the plain model types."""
 
+PRECISE = {"gemma4_text": Case("gemma4_text", load={"dtype": torch.float64})}
+"""Types whose rounding in float32 is above 1e-5: attention scores that are not scaled."""
+
 
 def make(case: Case) -> nn.Module:
     """A tiny model, with no weight, bias or norm left at its neutral value."""

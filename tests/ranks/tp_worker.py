@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from lensview.modules import index
 from lensview.parallel.layout import Layout
 from lensview.parallel.placements import Local, Packed, Placement, Scaled, Shard, local_size
-from tests.ranks.tp_models import CASES, Case, make
+from tests.ranks.tp_models import CASES, PRECISE, Case, make
 from tests.ranks.tp_record import IDS, calls, forwards
 
 TOLERANCE = 1e-5
@@ -164,7 +164,7 @@ def check(name: str, out: Path) -> dict[str, Any]:
     """One row of the table."""
     from transformers.distributed.configuration_utils import DistributedConfig
 
-    case = CASES.get(name) or Case(name)
+    case = CASES.get(name) or PRECISE.get(name) or Case(name)
     place = out / name
     made = make(case)
     if dist.get_rank() == 0:
