@@ -291,7 +291,8 @@ class Team:
         if rank is None:
             return
         state = self.ranks[rank]
-        state.alive_at = time.monotonic()
+        if message.kind != "where":  # said by another thread than the one that may hang
+            state.alive_at = time.monotonic()
         with self._turn:
             pending = self._pending.get(message.id)
             if message.kind == "hello":
