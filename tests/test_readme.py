@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import lensview as lv
+
+Q = "model.layers.0.self_attn.q_proj"
 ROOT = Path(__file__).parents[1]
 
 
@@ -27,12 +31,12 @@ def test_the_readme(
     assert names["trace"].top(1)[0].text == " Paris"
     assert names["explorer"].trace is not None or names["explorer"].wait(60)
     assert (tmp_path / "run.safetensors").exists()
+    q = lv.extract(names["model"], names["prompt"], [Q], tokenizer=names["tokenizer"])[Q]
+    torch.testing.assert_close(names["q"], q, rtol=1e-5, atol=1e-5 * float(q.abs().max()))
     names["explorer"].close()
 
 
 def test_the_page_on_sites(demo_model: tuple[Any, Any], tmp_path: Path) -> None:
-    import lensview as lv
-
     model, tokenizer = demo_model
     other = lv.trace(model, "The capital of Spain is", "**.mlp", tokenizer=tokenizer)
     names = {"lv": lv, "model": model, "inputs": "The capital of France is", "other": other}
