@@ -257,7 +257,7 @@ def tile_reply(session: Session, latest: Latest, wanted: TileParams) -> tuple[Ti
         inf=tile.inf,
         stats=stats,
         row_labels=labels,
-        note="; ".join(n for n in (tile.note, note, shown.lies(site)) if n),
+        note="; ".join(n for n in (tile.note, note, shown.placement_note(site)) if n),
     )
     return reply, tile.data
 

@@ -101,7 +101,7 @@ def _facts(trace: Trace, site: str, reduced: Tile, index: Sequence[int]) -> list
     shape = "x".join(map(str, reduced.shape)) or "scalar"
     facts = [f"{shape} {reduced.dtype}"]
     facts += [f"rows: {rows}"] if (rows := trace.rows(site)) in UNUSUAL_ROWS else []
-    facts += [lies] if (lies := trace.lies(site)) else []
+    facts += [note] if (note := trace.placement_note(site)) else []
     leading = max(0, len(reduced.shape) - 2)
     if any(size > 1 for size in reduced.shape[:leading]):
         fixed = [*index, *([0] * leading)][:leading]

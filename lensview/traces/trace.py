@@ -215,7 +215,7 @@ class Trace(Mapping[str, Tensor]):
         """
         return self.record(text).placement
 
-    def lies(self, text: str) -> str:
+    def placement_note(self, text: str) -> str:
         """`placement` where a reader of the numbers should see it: not for what every rank had."""
         said = self.placement(text)
         return "" if said.startswith("whole over") and "do not" not in said else said
