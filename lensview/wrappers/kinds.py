@@ -21,9 +21,9 @@ SAID = {
     "FSDP": _SHARDED,
     "FSDP2": _SHARDED,
     "tensor parallel": (
-        "transformers split it over ranks by a plan, so activations are fragments; this version "
-        "does not support that.",
-        "Load the model without tp_plan and distributed_config.",
+        "transformers laid it out over ranks, but no weight here is split by its tensor "
+        "parallelism, whose values lensview makes whole: activations may be fragments.",
+        "Load the model with a tensor-parallel plan (tp_size), or without distributed_config.",
     ),
     "parallelize_module": (
         "its inputs or outputs are laid out over ranks, so activations may be fragments.",
