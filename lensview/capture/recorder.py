@@ -413,9 +413,9 @@ class Recorder:
         if self._spread is not None and not self._spread.holds:
             result.update((v.seen.text_of(v.call), ELSEWHERE) for v in self._values)
             return result
-        held = {v.seen.text_of(v.call) for v in self._values if v.tensor is not None}
-        held |= self.plain().keys() | {str(seen.target.site) for seen, _, _ in self._plain}
-        return {site: reason for site, reason in result.items() if site not in held}
+        there = {v.seen.text_of(v.call) for v in self._values if v.tensor is not None}
+        there |= self.plain().keys() | {str(seen.target.site) for seen, _, _ in self._plain}
+        return {site: reason for site, reason in result.items() if site not in there}
 
     def _globs_without_ops(self) -> dict[str, str]:
         """The globs that mean ops and met none, in all the modules that they match."""
