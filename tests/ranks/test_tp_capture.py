@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import ROOT
+from .torchrun import reports_of
 from .tp_capture_worker import BLOCK, CHECKS, SWEPT
 from .tp_models import CASES, FAST
 
@@ -27,23 +23,7 @@ Reports = list[dict[str, dict[str, Any]]]
 
 def run(folder: Path, names: list[str], ranks: int = 2) -> Reports:
     """What every rank's checks said, from one torchrun of all of them."""
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            f"--nproc-per-node={ranks}",
-            str(Path(__file__).with_name("tp_capture_worker.py")),
-            str(folder),
-            *names,
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads((folder / f"rank{rank}.json").read_text("utf-8")) for rank in range(ranks)]
+    return reports_of("tp_capture_worker.py", folder, *names, ranks=ranks, timeout=600)
 
 
 def right(reports: Reports, name: str) -> dict[str, Any]:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import ROOT
+from .torchrun import reports_of
 from .tp_moving_worker import CHECKS
 
 pytestmark = pytest.mark.ranks
@@ -21,22 +16,7 @@ pytestmark = pytest.mark.ranks
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What every rank's checks said, from one torchrun of all of them."""
     folder = tmp_path_factory.mktemp("moving")
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            f"--nproc-per-node={request.param}",
-            str(Path(__file__).with_name("tp_moving_worker.py")),
-            str(folder),
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads((folder / f"rank{r}.json").read_text()) for r in range(request.param)]
+    return reports_of("tp_moving_worker.py", folder, ranks=request.param)
 
 
 @pytest.mark.parametrize("check", [check.__name__ for check in CHECKS])

@@ -7,14 +7,12 @@ and those after such a model are run again.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.ranks.torchrun import start
+
 TOGETHER = 12
 OUT_OF_STEP = ("Timed out waiting", "pair closure", "Connection closed")
 
@@ -39,27 +37,8 @@ def run(names: Iterable[str], folder: Path, ranks: int = 2, ops: bool = False) -
 
 def _group(names: list[str], folder: Path, ranks: int, ops: bool) -> Table:
     folder.mkdir(parents=True)
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     extra = {"LENSVIEW_EXAM_OPS": "1"} if ops else {}
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            f"--nproc-per-node={ranks}",
-            str(Path(__file__).with_name("tp_worker.py")),
-            str(folder),
-            *names,
-        ],
-        env={
-            **os.environ,
-            **extra,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(paths),
-        },
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    start("tp_worker.py", folder, *names, ranks=ranks, timeout=900, env=extra)
     report = folder / "rank0.json"
     found: Table = json.loads(report.read_text("utf-8")) if report.exists() else {}
     return found
