@@ -64,17 +64,6 @@ def agree(
         )
 
 
-def share_errors(ranks: Ranks, error: str | None, timeout: timedelta = TIMEOUT) -> dict[int, str]:
-    """The errors of all ranks, by rank, on every rank; to be called on each, with None without one.
-
-    Raises:
-        RankDivergenceError: a rank did not come in time.
-    """
-    posts = exchange(ranks, "end of a run", json.dumps(error), timeout)
-    told = {rank: json.loads(post) for rank, post in enumerate(posts)}
-    return {rank: text for rank, text in told.items() if text is not None}
-
-
 def _difference(first: dict[str, Any], other: dict[str, Any]) -> str:
     if first["what"] != other["what"]:
         return f"a {other['what']}, where rank 0 has a {first['what']}"
