@@ -1,4 +1,11 @@
-"""Copies: values that nobody else can write to, each distinct one copied once."""
+"""Copies: values that nobody else can write to, each distinct one copied once.
+
+Most copies are made late, or never: PyTorch can clone a tensor by *copy on write*, where both share
+the memory until one of them is written to. A value that the model lets go of is then never copied,
+and no fresh memory is asked for. Whatever writes through PyTorch, ``.data`` included, is seen. What
+is not seen is a write through a bare pointer (an array of numpy over the same memory), so nothing
+stays shared after the forward: `Copies.settle`.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +14,13 @@ from collections.abc import Hashable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ..keeping import Cut
+
+_CAN_SHARE = hasattr(torch, "_lazy_clone") and hasattr(torch._C, "_data_address")
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 class Copies:
@@ -23,6 +34,9 @@ class Copies:
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], tuple[weakref.ref[Tensor], Tensor]] = {}
+        self._shared: list[Tensor] = []
+        # A collective writes through a bare pointer.
+        self._may_share = _CAN_SHARE and not (dist.is_available() and dist.is_initialized())
 
     def take(
         self, tensor: Tensor, kept: Tensor, cut: Cut, lies: Hashable = None
@@ -41,9 +55,25 @@ class Copies:
             # The source must still be what was copied: it can have been given other memory.
             if source is not None and _key(source) == key[:-3]:
                 return known[1], False
-        copy = _copied(kept)
+        copy = self._copy(kept)
         self._known[key] = (weakref.ref(tensor), copy)
         return copy, True
+
+    def _copy(self, kept: Tensor) -> Tensor:
+        if self._may_share and _shareable(kept):
+            try:
+                copy = torch._lazy_clone(kept.detach())
+            except RuntimeError:  # memory that is not PyTorch's own: an array, a file, a process
+                return _copied(kept)
+            self._shared.append(copy)
+            return copy
+        return _copied(kept)
+
+    def settle(self) -> None:
+        """Give every copy memory of its own. Free where nothing else holds the value any more."""
+        shared, self._shared = self._shared, []
+        for copy in shared:
+            copy.data_ptr()
 
 
 def _traceable(tensor: Tensor) -> bool:
@@ -51,9 +81,22 @@ def _traceable(tensor: Tensor) -> bool:
     return plain and not tensor.is_nested and not tensor.is_inference() and tensor.numel() > 0
 
 
+def _shareable(kept: Tensor) -> bool:
+    """Whether a copy on write is the same as a copy, and holds no more memory than one."""
+    return (
+        kept.device.type == "cpu"
+        and type(kept) is Tensor
+        and not (torch.is_grad_enabled() or torch.is_inference_mode_enabled())
+        and kept.is_contiguous()
+        and not (kept.is_conj() or kept.is_neg() or kept.is_quantized or _is_wrapped(kept))
+        and kept.numel() * kept.element_size() == kept.untyped_storage().nbytes()
+    )
+
+
 def _key(tensor: Tensor) -> tuple[Any, ...]:
     return (
-        tensor.data_ptr(),
+        _address(tensor),
+        tensor.storage_offset(),
         tensor.shape,
         tensor.stride(),
         tensor.dtype,
@@ -63,6 +106,11 @@ def _key(tensor: Tensor) -> tuple[Any, ...]:
         tensor.is_conj(),
         tensor.is_neg(),
     )
+
+
+def _address(tensor: Tensor) -> int:
+    # `data_ptr` may be written through, so asking for it ends the sharing.
+    return int(torch._C._data_address(tensor)) if _CAN_SHARE else tensor.data_ptr()  # type: ignore[attr-defined]
 
 
 def _copied(tensor: Tensor) -> Tensor:

@@ -340,6 +340,10 @@ class Recorder:
         kept = whole if value.late is WHOLE else self._kept(whole, value.late, site)
         return replace(value, tensor=kept)
 
+    def part(self) -> None:
+        """Share no memory with the model from here on. Costs least when its output is let go."""
+        self._copies.settle()
+
     def records(self) -> dict[str, Record]:
         """The records by canonical text, in the order in which the values passed."""
         result: dict[str, Record] = {}

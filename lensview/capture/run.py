@@ -191,6 +191,8 @@ def run(
     if watch is not None:
         watch.check()
     result = _trace(module, plan, call, recorder, editor, output, tokenizer, started)
+    output = None
+    recorder.part()
     if stopped:
         result.meta["stopped"] = True
     pronounce(result, editor.idle(), stacklevel=3)

@@ -152,6 +152,7 @@ class Stepper:
         recorder = self._open()
         self._editor.settle()
         recorder.settle()
+        recorder.part()
         self._held += recorder.held
         self._traces.append(self._trace(recorder, output))
         self._recorder = None
