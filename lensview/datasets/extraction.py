@@ -27,6 +27,7 @@ from ..watch import Watch
 from ..wrappers.refusal import refuse
 from ..wrappers.unwrap import unwrap
 from .batches import Batch, Entry, Reader, Row, cut
+from .files import writing
 from .fingerprint import fingerprint
 from .items import check_items
 from .kept import Form, Portion, check, form_of, kept_rows, portions
@@ -121,7 +122,8 @@ def extract_dataset(
     body = fingerprint(call.module, call.plan, kept, tokenizer, reading)
     folder = Path(path)
     asked = Asked(items, text_key, reader.argument)
-    prior = open_folder(folder, body, overwrite, worker)
+    with writing(folder):
+        prior = open_folder(folder, body, overwrite, worker)
     if not prior.state.empty and (order := asked.order()) is not None:
         prior.check(folder, order)
         if prior.finished is not None:
@@ -183,7 +185,8 @@ class _Extraction:
                 self._writer.close()
         self._prior.check(self._folder, order)
         if worker.writes:
-            write_order(self._folder, order)
+            with writing(self._folder):
+                write_order(self._folder, order)
 
     def _batch(self, entries: list[Entry], bar: Progress) -> None:
         fresh = [entry for entry in entries if entry.key not in self._done]
@@ -221,7 +224,8 @@ class _Extraction:
             shape = list(value.shape[{"tokens": 2, "flat": 1, "item": 1}[form] :])
             told[site] = {"form": form, "shape": shape, "dtype": str(dtype).removeprefix("torch.")}
         if self._worker.writes:
-            self._manifest.add({"sites": told})
+            with writing(self._folder):
+                self._manifest.add({"sites": told})
         # With interventions the forward goes on: they may be of sites that come later.
         stop = call.stop and not call.plan.interventions
         plan = Plan.make(list(found), call.plan.interventions, stop=stop)

@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from ..errors import DatasetError
 
 _PART = re.compile(r"^\..*\.(?P<host>[^.]+)\.(?P<pid>\d+)\.part$")
 
@@ -18,6 +21,27 @@ _PART = re.compile(r"^\..*\.(?P<host>[^.]+)\.(?P<pid>\d+)\.part$")
 def host() -> str:
     """This machine's name, without dots."""
     return socket.gethostname().replace(".", "-") or "localhost"
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """What is written to a dataset within the block.
+
+    Raises:
+        DatasetError: for an error of the disk; says that what is whole stays.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise unwritten(folder, error) from error
+
+
+def unwritten(folder: Path, error: BaseException) -> DatasetError:
+    """The error for what could not be written."""
+    return DatasetError(
+        f"The dataset at {folder} could not be written: {error}. The shards that are whole stay; "
+        "make room, and run the same call again to go on."
+    )
 
 
 def write_whole(target: Path, write: Callable[[IO[bytes]], Any]) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import DatasetError
+from .files import unwritten
 from .manifests import SHARDS, Manifest
 from .shards import Piece, Shard
 
@@ -92,10 +92,7 @@ class Writer:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise DatasetError(
-                f"The dataset at {self._folder} could not be written: {self._failure}. The shards "
-                "that are whole stay; make room, and run the same call again to go on."
-            ) from self._failure
+            raise unwritten(self._folder, self._failure) from self._failure
 
     # --- on the thread -------------------------------------------------------------------------
 
