@@ -41,24 +41,31 @@ class Row:
         fields: by argument, without a batch dim.
         tokens: how many real tokens it has; 0 where the model reads none.
         length: how many it had before it was cut to the context.
-        reads: whether the model reads tokens of it.
+        token_field: which field its tokens are in; None where the model reads none of it.
     """
 
     entry: Entry
     fields: dict[str, Tensor]
     tokens: int
     length: int
-    reads: bool
+    token_field: str | None
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to run."""
-        return self.reads and not self.tokens
+        return self.token_field is not None and not self.tokens
 
     @property
     def ids(self) -> Tensor | None:
         """Its token ids, where it has such."""
-        return self.fields.get("input_ids") if self.reads else None
+        found = None if self.token_field is None else self.fields[self.token_field]
+        return None if found is None or found.is_floating_point() else found
+
+    def per_token(self, name: str) -> bool:
+        """Whether a field has an entry for each token."""
+        if not self.tokens:
+            return False
+        return name == self.token_field or per_token(name, self.fields[name], self.tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,14 +146,12 @@ class Reader:
             length = 0 if name is None else len(fields[name])
         else:
             fields, length, name = *self._read(entry.item.text), "input_ids"
-        if self.limit is not None and length > self.limit:
-            kept = self.limit
-            fields = {
-                n: t[:kept] if self._per_token(n, t, length) else t for n, t in fields.items()
-            }
+        if name is not None and self.limit is not None:
+            long = Row(entry, fields, len(fields[name]), length, name)
+            cut = {n: t[: self.limit] if long.per_token(n) else t for n, t in fields.items()}
+            fields = cut
         self._check(entry, fields)
-        kept = 0 if name is None else len(fields[name])
-        return Row(entry, fields, kept, length, name is not None)
+        return Row(entry, fields, 0 if name is None else len(fields[name]), length, name)
 
     def _read(self, text: str) -> tuple[dict[str, Tensor], int]:
         if self._tokenizer is None:
@@ -206,51 +211,43 @@ class Reader:
         values hold batch and tokens."""
         few = min(row.tokens, 8)
         fits = self.limit is None or few + 2 <= self.limit
-        many = few + 2 if fits else max(few - 1, 1)
-        return self._batch([self._of(row, few)]), self._batch([self._of(row, many)] * 2)
-
-    def _of(self, row: Row, tokens: int) -> Row:
-        places = torch.arange(tokens) % max(row.tokens, 1)
-        fields = {
-            name: t[places.to(t.device)]
-            if row.tokens and self._per_token(name, t, row.tokens)
-            else t
-            for name, t in row.fields.items()
-        }
-        return Row(row.entry, fields, tokens, tokens, row.reads)
+        many = few and (few + 2 if fits else max(few - 1, 1))
+        return self._batch([_resized(row, few)]), self._batch([_resized(row, many)] * 2)
 
     def _kind(self, row: Row) -> Any:
         shapes = []
         for name, tensor in sorted(row.fields.items()):
-            free = row.tokens and self._masks and self._per_token(name, tensor, row.tokens)
+            free = self._masks and row.per_token(name)
             shapes.append((name, tensor.dtype, tuple(tensor.shape[1:] if free else tensor.shape)))
-        return tuple(shapes), row.tokens > 0
-
-    def _per_token(self, name: str, tensor: Tensor, tokens: int) -> bool:
-        return name == self.argument or per_token(name, tensor, tokens)
+        return tuple(shapes), row.token_field
 
     def _batch(self, rows: list[Row]) -> Batch:
         longest = max(row.tokens for row in rows)
         arguments = {}
         for name in rows[0].fields:
-            fields = [row.fields[name] for row in rows]
-            if longest and self._per_token(name, fields[0], rows[0].tokens):
-                fields = [self._padded(name, tensor, longest) for tensor in fields]
+            per_token = rows[0].per_token(name)
+            fields = [
+                self._padded(row, name, longest) if per_token else row.fields[name] for row in rows
+            ]
             arguments[name] = torch.stack(fields)
         if longest and self._masks:
-            arguments[MASK] = torch.tensor([[1] * n + [0] * (longest - n) for n in _counts(rows)])
+            counts = [row.tokens for row in rows]
+            arguments[MASK] = torch.tensor([[1] * n + [0] * (longest - n) for n in counts])
         return Batch(rows, {n: t.to(self._device) for n, t in arguments.items()}, longest)
 
-    def _padded(self, name: str, tensor: Tensor, longest: int) -> Tensor:
-        missing = longest - len(tensor)
+    def _padded(self, row: Row, name: str, longest: int) -> Tensor:
+        tensor, missing = row.fields[name], longest - row.tokens
         if not missing:
             return tensor
         padding = tensor.new_full((missing, *tensor.shape[1:]), self._pads.get(name, 0))
         return torch.cat([tensor, padding])
 
 
-def _counts(rows: Sequence[Row]) -> list[int]:
-    return [row.tokens for row in rows]
+def _resized(row: Row, tokens: int) -> Row:
+    """A row with so many tokens, the same ones again and again."""
+    places = torch.arange(tokens) % max(row.tokens, 1)
+    fields = {n: t[places.to(t.device)] if row.per_token(n) else t for n, t in row.fields.items()}
+    return Row(row.entry, fields, tokens, tokens, row.token_field)
 
 
 def _vocabulary(module: nn.Module) -> int | None:

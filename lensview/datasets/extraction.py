@@ -6,6 +6,7 @@ are like, and the loop over batches. Reading what it wrote is `reading.py`'s.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from os import PathLike
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..capture.run import Prepared
-from ..errors import InputError, NotRecordedError
+from ..errors import InputError, LensWarning, NotRecordedError
 from ..interventions import Intervention
 from ..modules import index
 from ..plan import Plan
@@ -165,6 +166,7 @@ class _Extraction:
         self._reader = reader
         self._folder = folder
         self._prior = prior
+        self._told = {"skipped": 0, "cut": 0}
         self._done = {bytes(key) for key in prior.state.keys}
         self._sites: dict[str, tuple[Portion, Form]] = {}
         self._prepared: Prepared | None = None
@@ -183,10 +185,23 @@ class _Extraction:
         finally:
             if self._writer is not None:
                 self._writer.close()
+        self._warn()
         self._prior.check(self._folder, order)
         if worker.writes:
             with writing(self._folder):
                 write_order(self._folder, order)
+
+    def _warn(self) -> None:
+        """Tell of the items that are not as they were given."""
+        many = [
+            f"{n} item{'s were' if n > 1 else ' was'} {what}" for what, n in self._told.items() if n
+        ]
+        if many:
+            warnings.warn(
+                f"{' and '.join(many)}: dataset.skipped and dataset.truncated list them.",
+                LensWarning,
+                stacklevel=4,
+            )
 
     def _batch(self, entries: list[Entry], bar: Progress) -> None:
         fresh = [entry for entry in entries if entry.key not in self._done]
@@ -203,6 +218,8 @@ class _Extraction:
             bar.step(len(batch.rows), sum(batch.tokens))
 
     def _put(self, job: Job) -> None:
+        self._told["skipped"] += len(job.skipped)
+        self._told["cut"] += len(job.truncated)
         if self._writer is not None:
             self._writer.put(job)
 

@@ -9,6 +9,7 @@ import torch
 
 import lensview as lv
 from lensview.datasets import shards
+from lensview.datasets.manifests import read_state
 
 from .conftest import assert_equal, finish, start
 from .toy import SITES, Letters, item_by_hand, texts, toy
@@ -25,7 +26,7 @@ def shard_of(folder: Path, number: int = 1) -> Path:
 
 @pytest.mark.parametrize("limit", [300, 4_000])
 def test_a_full_disk_leaves_whole_shards_only(tmp_path: Path, limit: int) -> None:
-    """A process that may write files of `limit` bytes: less than a manifest's line, than a shard."""
+    """A process that may write `limit` bytes to a file: less than the description, than a shard."""
     folder = tmp_path / "acts"
     process = start(folder, f"--fsize={limit}")
     _, err = process.communicate(timeout=240)
@@ -88,7 +89,7 @@ def test_an_item_inserted_before_resuming(tmp_path: Path) -> None:
     folder, items = tmp_path / "acts", texts(300)
     process = start(folder, "--die=list:4")
     process.communicate(timeout=240)
-    done = sum(len(p.index.keys) for p in lensview_state(folder).parts)
+    done = sum(len(p.index.keys) for p in read_state(folder).parts)
     assert 0 < done < 300
     seen: list[int] = []
     model = toy()
@@ -110,12 +111,6 @@ def test_an_item_inserted_before_resuming(tmp_path: Path) -> None:
     for i, text in enumerate(longer):
         alone = item_by_hand(toy(), Letters()(text)["input_ids"], SITES)
         torch.testing.assert_close(dataset[i]["layers.1"], alone["layers.1"], rtol=1e-5, atol=1e-6)
-
-
-def lensview_state(folder: Path) -> object:
-    from lensview.datasets.manifests import read_state
-
-    return read_state(folder)
 
 
 def test_an_item_taken_away_before_resuming_is_refused(tmp_path: Path) -> None:
@@ -146,7 +141,7 @@ def test_interrupted_by_hand_and_cancelled(tmp_path: Path) -> None:
         options = {"tokenizer": Letters(), "progress": False, "watch": watch, "stop": False}
         with pytest.raises(stop):
             lv.extract_dataset(model, items, SITES, folder, **options)  # type: ignore[arg-type]
-        assert len(lensview_state(folder).parts) == 1  # type: ignore[attr-defined]
+        assert len(read_state(folder).parts) == 1
         assert_equal(extract(folder, items), whole)
 
 
