@@ -13,6 +13,7 @@ from .capture.inputs import Args
 from .capture.run import extract, trace
 from .errors import (
     CaptureUnsupportedError,
+    DatasetError,
     DegreeError,
     IdleInterventionError,
     InputError,
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
     from .capture.generate import generate
     from .capture.generation import Ending, Generation
     from .capture.source import Source, source
+    from .datasets.extraction import extract_dataset
+    from .datasets.reading import ActivationDataset, open_dataset
     from .demo_model import demo
     from .explorer import Explorer, explore
     from .magic import load_ipython_extension, unload_ipython_extension
@@ -91,6 +94,9 @@ _LATER = {
     "gather": "parallel.byhand",
     "shard": "parallel.byhand",
     "weight": "parallel.weights",
+    "extract_dataset": "datasets.extraction",
+    "ActivationDataset": "datasets.reading",
+    "open_dataset": "datasets.reading",
     "demo": "demo_model",
     "Explorer": "explorer",
     "explore": "explorer",
@@ -99,8 +105,10 @@ _LATER = {
 }
 
 __all__ = [
+    "ActivationDataset",
     "Args",
     "CaptureUnsupportedError",
+    "DatasetError",
     "DegreeError",
     "Diff",
     "DistributedCaptureUnsupportedError",
@@ -147,6 +155,7 @@ __all__ = [
     "estimate",
     "explore",
     "extract",
+    "extract_dataset",
     "figures",
     "findings",
     "gather",
@@ -157,6 +166,7 @@ __all__ = [
     "mean",
     "merge_ranks",
     "noise",
+    "open_dataset",
     "patch",
     "project_out",
     "put",

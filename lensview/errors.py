@@ -92,6 +92,16 @@ class TraceMergeError(LensError, ValueError):
     """Traces are not parts of one run, or hold what is not known to be joined along the batch."""
 
 
+class DatasetError(LensError, ValueError):
+    """A dataset of activations is of another call, unfinished, damaged, or could not be written.
+
+    Attributes:
+        differs: where a call was refused, what differs from the call that began the dataset.
+    """
+
+    differs: tuple[str, ...] = ()
+
+
 class RunCancelled(LensError):
     """A run was asked to stop, and did; the model is as it was."""
 

@@ -96,7 +96,7 @@ def keeping(keep: Any) -> Keep:
 
 def cut_at(keep: Keep, site: Site) -> Cut:
     """What `keep` says of one site: the first index and the first dtype among matching rules."""
-    fitting = [rule for rule in keep if _matches(rule.glob, site)]
+    fitting = [rule for rule in keep if matches(rule.glob, site)]
     index = next((r.index for r in fitting if r.index is not None), None)
     dtype = next((r.dtype for r in fitting if r.dtype is not None), None)
     return Cut(index, dtype) if index is not None or dtype is not None else WHOLE
@@ -144,7 +144,8 @@ def _rule(glob: str, what: Any) -> Rule:
     return Rule(glob, normal(what))
 
 
-def _matches(glob: str, site: Site) -> bool:
+def matches(glob: str, site: Site) -> bool:
+    """Whether a line of ``keep=`` is about one site; "" is about all."""
     if not glob:
         return True
     wanted = Site.parse(glob)

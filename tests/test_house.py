@@ -32,7 +32,7 @@ FLOORS = (
     {"wrappers"},
     {"capture"},
     {"session"},
-    {"bridge", "dataset", "figures"},
+    {"bridge", "datasets", "figures"},
     {"explorer"},
     {"magic"},
 )

@@ -45,6 +45,7 @@ def prepare(
     *,
     chat: bool = False,
     left: bool = False,
+    labelled: bool = True,
 ) -> Call:
     """Make a call from a string, a list of strings, a tensor, a mapping, a tuple of arguments, or
     `Args`.
@@ -52,7 +53,8 @@ def prepare(
     Strings are padded on the right with a mask, which is exact for causal and recurrent models;
     with `left` on the left, for generation. With `chat` each string is a user's message, put into
     the tokenizer's chat template with the prompt for an answer.
-    Tensors that lie elsewhere are moved to where the model takes its inputs.
+    Tensors that lie elsewhere are moved to where the model takes its inputs. Without `labelled` the
+    tokens have no labels, which take longer than a small model's forward.
 
     Raises:
         InputError: strings without a tokenizer, nothing to run, longer than the context, ids that
@@ -87,7 +89,7 @@ def prepare(
         call = Call(tuple(_moved(v, device) for v in inputs), {}, None)
     else:
         raise _wrong_kind(inputs)
-    tokens = _tokens(model, call, tokenizer)
+    tokens = _tokens(model, call, tokenizer, labelled)
     return Call(call.args, call.kwargs, tokens)
 
 
@@ -97,7 +99,7 @@ def input_device(model: nn.Module) -> torch.device:
     place = getattr(hook, "execution_device", None)
     if place is not None:
         return torch.device(place)
-    embedding = _embedding(model)
+    embedding = embedding_of(model)
     first = next((embedding or model).parameters(), None)
     if first is None or first.device.type == "meta":
         first = next((p for p in model.parameters() if p.device.type != "meta"), None)
@@ -145,7 +147,8 @@ def _wrong_kind(inputs: Any) -> Exception:
     )
 
 
-def _embedding(model: nn.Module) -> nn.Module | None:
+def embedding_of(model: nn.Module) -> nn.Module | None:
+    """The embedding of a model's tokens; None where it has none."""
     get = getattr(model, "get_input_embeddings", None)
     if not callable(get):
         return None
@@ -156,9 +159,9 @@ def _embedding(model: nn.Module) -> nn.Module | None:
     return found if isinstance(found, nn.Module) else None
 
 
-def _tokens(model: nn.Module, call: Call, tokenizer: Any) -> Tokens | None:
+def _tokens(model: nn.Module, call: Call, tokenizer: Any, labelled: bool) -> Tokens | None:
     """The tokens in a call: ``input_ids`` by name, or a lone integer matrix for a model of text."""
-    embedding = _embedding(model)
+    embedding = embedding_of(model)
     ids = call.kwargs.get("input_ids")
     if ids is None and call.args and embedding is not None:
         ids = call.args[0]
@@ -181,7 +184,7 @@ def _tokens(model: nn.Module, call: Call, tokenizer: Any) -> Tokens | None:
     if isinstance(mask, Tensor) and mask.dim() == 2 and len(mask) == len(ids):
         ours = mask.detach().cpu()[:, -ids.shape[1] :]
         real = ours != 0 if ours.shape == ids.shape else real
-    rows = [row[keep].tolist() for row, keep in zip(ids, real, strict=True)]
+    rows = [row[keep].tolist() for row, keep in zip(ids, real, strict=True)] if labelled else []
     return Tokens(ids, real, [token_labels(tokenizer, row) for row in rows], _scope(model))
 
 

@@ -166,37 +166,69 @@ def run(
     watch: Watch | None = None,
 ) -> Trace:
     """One forward of `model` under `plan`; see `trace`."""
-    module = unwrap(model)
-    check_mode(plan)
-    modules = index(module)
-    refuse_inputs(inputs, modules)
-    call = prepare(module, inputs, tokenizer, chat=chat)
-    refuse(modules, plan.sites)
-    targets = resolve(plan.sites, modules)
-    spread = Spread.over(module, plan.records)
-    editor = Editor(module, modules, plan.interventions, call.tokens, plan.grad, spread)
-    frame = Frame(None if call.tokens is None else call.tokens.mask)
-    recorder = Recorder(targets, plan, frame, plan.max_bytes, modules, call.tokens, spread)
-    points = _points(targets, recorder, editor, module, watch)
-    if spread is not None:
-        spread.agree(module, plan, call)
-        spread.begin(None if call.tokens is None else call.tokens.ids.shape, past_tokens(call))
-    started = time.time()
-    with together(spread):
+    prepared = Prepared(model, plan)
+    return prepared.run(inputs, tokenizer=tokenizer, chat=chat, watch=watch, stacklevel=4)
+
+
+class Prepared:
+    """A plan on a model, to be run any number of times: what no input changes is looked at once.
+
+    It is for a loop in which nobody changes the model's modules meanwhile; hooks that others
+    install are met all the same.
+
+    Raises:
+        As `trace`: of the model and the plan here or at the first run, of the inputs at each.
+    """
+
+    def __init__(self, model: nn.Module, plan: Plan) -> None:
+        self.module = unwrap(model)
+        self.plan = plan
+        check_mode(plan)
+        self.modules = index(self.module)
+        self._targets: list[Target] | None = None
+
+    def run(
+        self,
+        inputs: Any,
+        *,
+        tokenizer: Any = None,
+        chat: bool = False,
+        watch: Watch | None = None,
+        labelled: bool = True,
+        stacklevel: int = 3,
+    ) -> Trace:
+        """One forward; see `trace`. Without `labelled` the trace's tokens have no labels."""
+        module, modules, plan = self.module, self.modules, self.plan
+        refuse_inputs(inputs, modules)
+        call = prepare(module, inputs, tokenizer, chat=chat, labelled=labelled)
+        if self._targets is None:
+            refuse(modules, plan.sites)
+            self._targets = resolve(plan.sites, modules)
+        targets = self._targets
+        spread = Spread.over(module, plan.records)
+        editor = Editor(module, modules, plan.interventions, call.tokens, plan.grad, spread)
+        frame = Frame(None if call.tokens is None else call.tokens.mask)
+        recorder = Recorder(targets, plan, frame, plan.max_bytes, modules, call.tokens, spread)
+        points = _points(targets, recorder, editor, module, watch)
         if spread is not None:
-            learn(spread, module, call, editor.skipped())
-        output, stopped = _forward(module, call, points, editor, plan.grad)
-    editor.settle()
-    recorder.settle()
-    if watch is not None:
-        watch.check()
-    result = _trace(module, plan, call, recorder, editor, output, tokenizer, started)
-    output = None
-    recorder.part()
-    if stopped:
-        result.meta["stopped"] = True
-    pronounce(result, editor.idle(), stacklevel=3)
-    return result
+            spread.agree(module, plan, call)
+            spread.begin(None if call.tokens is None else call.tokens.ids.shape, past_tokens(call))
+        started = time.time()
+        with together(spread):
+            if spread is not None:
+                learn(spread, module, call, editor.skipped())
+            output, stopped = _forward(module, call, points, editor, plan.grad)
+        editor.settle()
+        recorder.settle()
+        if watch is not None:
+            watch.check()
+        result = _trace(module, plan, call, recorder, editor, output, tokenizer, started)
+        output = None
+        recorder.part()
+        if stopped:
+            result.meta["stopped"] = True
+        pronounce(result, editor.idle(), stacklevel=stacklevel)
+        return result
 
 
 def _forward(

@@ -30,17 +30,14 @@ def tokenized(
             f"{texts[0]!r:.60} is a string, and there is no tokenizer to read it: pass "
             "tokenizer=…, or give the token ids as a tensor."
         )
-    rows: list[Mapping[str, Sequence[int]]] = [
-        _templated(tokenizer, text) if chat else tokenizer(text) for text in texts
-    ]
+    rows = [read_one(tokenizer, text, chat) for text in texts]
     for i, row in enumerate(rows):
         which = f"Prompt {i}" if len(rows) > 1 else "The prompt"
         if not len(row["input_ids"]):
             raise InputError(f"{which} is empty: {texts[i]!r} has no tokens. Write at least one.")
         _fits_context(model, which, len(row["input_ids"]))
     longest = max(len(row["input_ids"]) for row in rows)
-    pad = getattr(tokenizer, "pad_token_id", None) or getattr(tokenizer, "eos_token_id", None) or 0
-    fill = {"input_ids": pad}
+    fill = {"input_ids": padding_id(tokenizer)}
     names = [n for n in rows[0] if all(n in row for row in rows)]
     names = [n for n in names if n != "attention_mask"]
 
@@ -56,7 +53,25 @@ def tokenized(
     return batch
 
 
-def _templated(tokenizer: Any, text: str) -> Mapping[str, Sequence[int]]:
+def read_one(
+    tokenizer: Any, text: str, chat: bool = False, **options: Any
+) -> Mapping[str, Sequence[int]]:
+    """One text by a call of its own, or with `chat` as a user's message in the template: lists of
+    ints by name, ``input_ids`` among them. `options` go to the tokenizer."""
+    row: Mapping[str, Sequence[int]]
+    row = _templated(tokenizer, text, options) if chat else tokenizer(text, **options)
+    return row
+
+
+def padding_id(tokenizer: Any) -> int:
+    """The id that rows are padded with; under a mask it means nothing."""
+    pad: int | None = getattr(tokenizer, "pad_token_id", None)
+    return pad or getattr(tokenizer, "eos_token_id", None) or 0
+
+
+def _templated(
+    tokenizer: Any, text: str, options: Mapping[str, Any]
+) -> Mapping[str, Sequence[int]]:
     """One user's message in the tokenizer's chat template, with the prompt for an answer."""
     if not getattr(tokenizer, "chat_template", None):
         raise InputError(
@@ -65,7 +80,7 @@ def _templated(tokenizer: Any, text: str) -> Mapping[str, Sequence[int]]:
         )
     message = [{"role": "user", "content": text}]
     made = tokenizer.apply_chat_template(
-        message, add_generation_prompt=True, tokenize=True, return_dict=True
+        message, add_generation_prompt=True, tokenize=True, return_dict=True, **options
     )
     return {"input_ids": list(made["input_ids"])}
 

@@ -1,0 +1,286 @@
+"""Extraction: many items through one model, into a folder.
+
+Owns the order of an extraction: what was asked for, what is there already, what each site's values
+are like, and the loop over batches. Reading what it wrote is `reading.py`'s.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..capture.run import Prepared
+from ..errors import InputError, LensWarning, NotRecordedError
+from ..interventions import Intervention
+from ..modules import index
+from ..plan import Plan
+from ..resolve import resolve
+from ..sites import Site
+from ..traces.trace import Trace
+from ..watch import Watch
+from ..wrappers.refusal import refuse
+from ..wrappers.unwrap import unwrap
+from .batches import Batch, Entry, Reader, Row, cut
+from .files import writing
+from .fingerprint import fingerprint
+from .items import check_items
+from .kept import Form, Portion, check, form_of, kept_rows, portions
+from .keys import Order
+from .manifests import Manifest
+from .orders import write_order
+from .prior import Asked, Prior, open_folder
+from .progress import Progress
+from .reading import ActivationDataset
+from .shards import Piece
+from .workers import Worker, worker_of
+from .writer import Job, Writer
+
+EMPTY = "it has no tokens"
+SHARD_BYTES = 256 << 20
+
+
+def extract_dataset(
+    model: nn.Module,
+    items: Any,
+    sites: str | Iterable[str],
+    path: str | PathLike[str],
+    interventions: Intervention | Iterable[Intervention] = (),
+    *,
+    tokenizer: Any = None,
+    chat: bool = False,
+    text_key: str = "text",
+    keep: Any = "all",
+    dtype: Any = None,
+    batch_size: int = 8,
+    max_tokens: int | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    rank: int | None = None,
+    world_size: int | None = None,
+    stop: bool = True,
+    overwrite: bool = False,
+    progress: bool = True,
+    watch: Watch | None = None,
+) -> ActivationDataset:
+    """Run every item through `model` and keep what passes at `sites`, in the folder `path`.
+
+    The same call goes on where an earlier one was stopped, by what the items *are*: an item that
+    was put between the others is run, and no other again. On a finished dataset it runs nothing.
+    Every row equals the item's own single run (up to the rounding of a batch), and is the same bit
+    for bit for any number of workers and interruptions.
+
+    Args:
+        model: as `lensview.trace` takes it.
+        items: texts, dicts (the model's arguments for one row, or a text under `text_key`; a
+            member ``id`` names the item), rows of token ids: a list, a ``datasets.Dataset``, a
+            ``Dataset`` or ``DataLoader`` of torch, or any other iterable. They are read as a
+            stream, 64 batches at a time.
+        sites: what to record, by name or glob.
+        path: a folder of its own.
+        interventions: changes to apply in every run.
+        tokenizer, chat: read texts.
+        text_key: which member of a dict is its text.
+        keep: "all" tokens, the "last" one, their "mean" (in float32), a list of positions among
+            the real tokens, or a mapping of sites or globs to these.
+        dtype: a floating dtype to keep values in, or a mapping of sites to such; None keeps theirs.
+        batch_size: items in one forward.
+        max_tokens: longer items are cut to this many tokens, and to the model's context anyway.
+        shard_bytes: about how large a file becomes.
+        rank, world_size: which share this process takes; without them torchrun's.
+        stop: end each forward once every site was seen; not with interventions.
+        overwrite: remove the dataset that is there and begin again.
+        progress: show a bar on stderr (of the first worker).
+        watch: follows the extraction and can cancel it.
+
+    Returns:
+        The dataset. Where other workers are not done yet, it is complete once they are.
+
+    Raises:
+        DatasetError: the folder has a dataset of another call (names what differs), or could not
+            be written to; what is whole there stays.
+        InputError, TypeError, SiteError, CaptureUnsupportedError: as `lensview.trace`.
+        RunCancelled: `watch` was cancelled. As after a KeyboardInterrupt, what was done is there.
+    """
+    if batch_size < 1 or shard_bytes < 1:
+        raise InputError("batch_size and shard_bytes are 1 or more.")
+    if max_tokens is not None and max_tokens < 1:
+        raise InputError(f"max_tokens is 1 or more, not {max_tokens}.")
+    check_items(items)
+    call = _Call(unwrap(model), Plan.make(sites, interventions), keep, dtype, stop)
+    modules = index(call.module)
+    refuse(modules, call.plan.sites)
+    targets = resolve(call.plan.sites, modules)
+    kept = call.portions(dict.fromkeys(str(target.site) for target in targets))
+    worker = worker_of(call.module, rank, world_size)
+    reader = Reader(call.module, tokenizer, chat, max_tokens)
+    reading = {"chat": chat, "text_key": text_key, "max_tokens": max_tokens}
+    body = fingerprint(call.module, call.plan, kept, tokenizer, reading)
+    folder = Path(path)
+    asked = Asked(items, text_key, reader.argument)
+    with writing(folder):
+        prior = open_folder(folder, body, overwrite, worker)
+    if not prior.state.empty and (order := asked.order()) is not None:
+        prior.check(folder, order)
+        if prior.finished is not None:
+            return ActivationDataset(folder)
+    bar = Progress(asked.length, worker, progress, watch)
+    _Extraction(call, worker, reader, folder, prior, shard_bytes).run(asked, batch_size, bar)
+    return ActivationDataset(folder)
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """What was asked for."""
+
+    module: nn.Module
+    plan: Plan
+    keep: Any
+    dtype: Any
+    stop: bool
+
+    def portions(self, sites: Iterable[str]) -> dict[str, Portion]:
+        """What is kept at each of the sites, by canonical text."""
+        return portions(sites, self.keep, self.dtype)
+
+
+class _Extraction:
+    """One process's share of an extraction."""
+
+    def __init__(
+        self,
+        call: _Call,
+        worker: Worker,
+        reader: Reader,
+        folder: Path,
+        prior: Prior,
+        shard_bytes: int,
+    ) -> None:
+        self._call = call
+        self._worker = worker
+        self._reader = reader
+        self._folder = folder
+        self._prior = prior
+        self._told = {"skipped": 0, "cut": 0}
+        self._done = {bytes(key) for key in prior.state.keys}
+        self._sites: dict[str, tuple[Portion, Form]] = {}
+        self._prepared: Prepared | None = None
+        self._manifest = Manifest(folder, worker.rank, worker.world_size)
+        self._writer = Writer(folder, self._manifest, shard_bytes) if worker.writes else None
+
+    def run(self, asked: Asked, batch_size: int, bar: Progress) -> None:
+        """All batches that are this worker's and not done."""
+        order = Order()
+        worker = self._worker
+        try:
+            with bar:
+                for number, entries in enumerate(cut(asked.entries(order), batch_size)):
+                    if number % worker.world_size == worker.rank:
+                        self._batch(entries, bar)
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+        self._warn()
+        self._prior.check(self._folder, order)
+        if worker.writes:
+            with writing(self._folder):
+                write_order(self._folder, order)
+
+    def _warn(self) -> None:
+        """Tell of the items that are not as they were given."""
+        many = [
+            f"{n} item{'s were' if n > 1 else ' was'} {what}" for what, n in self._told.items() if n
+        ]
+        if many:
+            warnings.warn(
+                f"{' and '.join(many)}: dataset.skipped and dataset.truncated list them.",
+                LensWarning,
+                stacklevel=4,
+            )
+
+    def _batch(self, entries: list[Entry], bar: Progress) -> None:
+        fresh = [entry for entry in entries if entry.key not in self._done]
+        if len(fresh) < len(entries):
+            bar.skip(len(entries) - len(fresh))
+        rows = [self._reader.row(entry) for entry in fresh]
+        if empty := [row for row in rows if row.empty]:
+            self._put(Job(skipped={row.entry.key.hex(): EMPTY for row in empty}))
+            bar.step(len(empty), 0)
+        for batch in self._reader.batches([row for row in rows if not row.empty]):
+            if self._prepared is None:
+                self._prepared = self._look(batch.rows[0])
+            self._put(self._extracted(batch, self._prepared))
+            bar.step(len(batch.rows), sum(batch.tokens))
+
+    def _put(self, job: Job) -> None:
+        self._told["skipped"] += len(job.skipped)
+        self._told["cut"] += len(job.truncated)
+        if self._writer is not None:
+            self._writer.put(job)
+
+    def _look(self, row: Row) -> Prepared:
+        """See how each site's values lie, by two runs without interventions, and write it down."""
+        call = self._call
+        few, many = self._reader.probes(row)
+        looking = Prepared(call.module, Plan.make(call.plan.sites, records="all"))
+        small = looking.run(few.arguments, labelled=False)
+        large = looking.run(many.arguments, labelled=False)
+        found = _found(small, call.plan.sites)
+        portions = call.portions(found)
+        told = {}
+        for site, value in found.items():
+            form = form_of(site, value.shape, large[site].shape, (few.padded, many.padded))
+            portion = portions[site]
+            dtype = check(site, portion, form, value.dtype)
+            self._sites[site] = portion, form
+            shape = list(value.shape[{"tokens": 2, "flat": 1, "item": 1}[form] :])
+            told[site] = {"form": form, "shape": shape, "dtype": str(dtype).removeprefix("torch.")}
+        if self._worker.writes:
+            with writing(self._folder):
+                self._manifest.add({"sites": told})
+        # With interventions the forward goes on: they may be of sites that come later.
+        stop = call.stop and not call.plan.interventions
+        plan = Plan.make(list(found), call.plan.interventions, stop=stop)
+        return Prepared(call.module, plan)
+
+    def _extracted(self, batch: Batch, prepared: Prepared) -> Job:
+        trace = prepared.run(batch.arguments, labelled=False)
+        if self._writer is None:
+            return Job()
+        values, rows = {}, {}
+        skipped: dict[str, str] = {}
+        keys = [row.entry.key for row in batch.rows]
+        for site, (portion, form) in self._sites.items():
+            counts = batch.tokens
+            values[site], rows[site] = kept_rows(trace[site], portion, form, batch.padded, counts)
+            for key, count, tokens in zip(keys, rows[site], counts, strict=True):
+                if tokens and not count:
+                    skipped[key.hex()] = f"{tokens} tokens: positions {portion.keep} at {site}"
+        ids = [row.ids for row in batch.rows]
+        joined = torch.cat([one for one in ids if one is not None]) if None not in ids else None
+        longer = {r.entry.key.hex(): r.length for r in batch.rows if r.length > r.tokens}
+        return Job(Piece(keys, batch.tokens, joined, values, rows), skipped, longer)
+
+
+def _found(trace: Trace, texts: Iterable[str]) -> dict[str, Tensor]:
+    """What the texts mean, by canonical text.
+
+    Raises:
+        SiteError, NotRecordedError: a site was called several times, or nothing passed there.
+    """
+    found: dict[str, Tensor] = {}
+    for text in texts:
+        if not Site.parse(text).is_glob:
+            record = trace.record(text)
+            found[str(record.site)] = record.tensor
+        else:
+            found.update((site, trace[site]) for site in trace.asked(text))
+    if not found:
+        reasons = "; ".join(f"{site}: {why}" for site, why in trace.missed.items())
+        raise NotRecordedError(f"Nothing passed at the sites asked for. {reasons}")
+    return found
