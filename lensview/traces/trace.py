@@ -17,8 +17,9 @@ from torch import Tensor
 from ..errors import NotRecordedError, SiteError, near
 from ..interventions import Intervention
 from ..sites import Site, glob_pattern, without_wrappers
-from ..tensors.dense import full_shape, held_bytes
+from .checks import Check
 from .compare import Diff
+from .late import dtype_of, shape_of, size_of
 from .parts import Parts, Record
 from .plain import Plain, said
 from .storage import read, write
@@ -43,7 +44,8 @@ class Trace(Mapping[str, Tensor]):
         output: the model's whole output with ``keep_output=True`` or ``grad=True``, else None.
         reports: one `InterventionReport` per intervention, in order.
         plan: what was asked for.
-        meta: JSON: model class, dtype, device, versions, time.
+        checks: whether the run can be believed, a `Check` for each thing that was looked at.
+        meta: JSON: model class, config, dtype, device, seed, versions, time.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -57,6 +59,7 @@ class Trace(Mapping[str, Tensor]):
         self.logits = parts.logits
         self.output = parts.output
         self.reports = parts.reports
+        self.checks: tuple[Check, ...] = parts.checks
         self.meta: dict[str, Any] = dict(parts.meta)
 
     @property
@@ -82,7 +85,7 @@ class Trace(Mapping[str, Tensor]):
             return False
 
     def __repr__(self) -> str:
-        size = sum(held_bytes(r.tensor) for r in self._parts.records.values())
+        size = sum(map(size_of, self._parts.records.values()))
         rows = [
             f"Trace of {self.meta.get('model', 'a model')}: {len(self.sites)} sites, "
             f"{size / 2**20:.1f} MiB, {len(self.interventions)} interventions"
@@ -227,11 +230,11 @@ class Trace(Mapping[str, Tensor]):
         Raises:
             SiteError, NotRecordedError: there is no record at `text`.
         """
-        return full_shape(self.record(text).tensor)
+        return shape_of(self.record(text))
 
     def dtype(self, text: str) -> torch.dtype:
         """The dtype of a record; otherwise as `shape`."""
-        return self.record(text).tensor.dtype
+        return dtype_of(self.record(text))
 
     # --- tokens and predictions --------------------------------------------------------------
 
@@ -326,11 +329,15 @@ def load(
 ) -> Trace:
     """Read a trace that `Trace.save` wrote.
 
+    A site is read when it is looked at, out of a memory map of the file: looking at one costs that
+    one, and a trace may be larger than memory. A file that is replaced meanwhile (as `Trace.save`
+    does) stays readable here; one that is written into in place is an error at the next site.
+
     Args:
         path: the file.
         tokenizer: spells tokens beyond the likeliest ones, whose texts the file holds; without it
             the others are written ``#id``.
-        device: where the tensors go.
+        device: where tensors go when they are looked at.
 
     Raises:
         FileNotFoundError: there is no such file.
