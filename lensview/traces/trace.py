@@ -6,10 +6,10 @@ reports of interventions, and why a site is missing. It does not run, compare or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from .parts import Parts, Record
 from .plain import Plain, said
 from .storage import read, write
 from .tokens import Rows, Token, likeliest
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Trace(Mapping[str, Tensor]):
@@ -170,6 +173,15 @@ class Trace(Mapping[str, Tensor]):
             f"{near(str(site), self.sites)} Run again with sites=[{str(site)!r}, …]."
         )
 
+    def text_of(self, text: str) -> str:
+        """The canonical text, as in `sites`, of the record that `text` means.
+
+        Raises:
+            SiteError, NotRecordedError: as `record`.
+        """
+        found = self.record(text)
+        return next(s for s, r in self._parts.records.items() if r is found)
+
     def select(self, glob: str) -> dict[str, Tensor]:
         """The records that a site or glob matches, by canonical text; empty where none does."""
         wanted = Site.parse(glob)
@@ -310,6 +322,57 @@ class Trace(Mapping[str, Tensor]):
         if not isinstance(other, Trace):
             raise TypeError(f"diff compares with another Trace, not with a {type(other).__name__}.")
         return Diff.of(self._parts, other._parts)
+
+    def to_numpy(self, text: str) -> np.ndarray:
+        """The record at a site as a numpy array of its own.
+
+        numpy has no bfloat16 and no float8: these become float32, which holds each of their values
+        exactly. Other dtypes stay. ``trace[site].view(torch.uint16).numpy()`` has bfloat16's bits.
+
+        Raises:
+            SiteError, NotRecordedError: there is no record at `text`.
+            TypeError: it is nested, or of a dtype that cannot be read.
+        """
+        from .convert import as_numpy
+
+        return as_numpy(self[text], text)[0]
+
+    def to_xarray(self, sites: str | Iterable[str] | None = None) -> Any:
+        """The records as an ``xarray.Dataset``: one variable per site, by its text.
+
+        Dims are named (batch, token, head, feature; see `dims.dims_of`), with token ids, labels
+        and which are real as coordinates of (batch, token). One name has one size: features of
+        another size than the first are "feature_1536". Each variable's attributes have its dtype
+        and, where it is so, "bfloat16 widened to float32, exactly", its placement and its part.
+
+        Args:
+            sites: which, by site or glob; None takes all.
+
+        Raises:
+            MissingExtraError: xarray is not installed.
+            SiteError, NotRecordedError: `sites` match no record.
+            TypeError: a record is nested.
+        """
+        from .convert import to_xarray
+
+        return to_xarray(self, sites)
+
+    def to_pandas(self, sites: str | Iterable[str] | None = None) -> Any:
+        """Statistics of the records (see `tensors.stats.Stats`), a row per site.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+            SiteError, NotRecordedError: `sites` match no record.
+        """
+        from .convert import to_pandas
+
+        return to_pandas(self, sites)
+
+    def to_arrow(self, sites: str | Iterable[str] | None = None) -> Any:
+        """The table of `to_pandas` as a ``pyarrow.Table``; errors alike."""
+        from .convert import to_arrow
+
+        return to_arrow(self, sites)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the trace as one safetensors file, complete or not at all (see `storage`).
