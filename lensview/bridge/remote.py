@@ -10,12 +10,11 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..plan import Plan
 from ..sites import Site
-from ..traces.parts import Record
+from ..traces.late import LateRecord, size_of
 from ..traces.trace import Trace
 from .summary import parts_of
 
@@ -24,44 +23,20 @@ Fetch = Callable[[int, str], Tensor]
 Drop = Callable[[int], None]
 
 
-class RemoteRecord(Record):
-    """A record whose tensor is fetched when it is first looked at, and then kept.
-
-    Attributes:
-        shape, dtype, size: of the tensor, and its bytes, known without fetching it.
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    size: int
-    _tensor: Tensor | None
-    _fetch: Callable[[str], Tensor]
-
-    def __init__(self, told: Any, fetch: Callable[[str], Tensor]) -> None:
-        text, shape, dtype, size, leaf, part, aligned, placement = told
-        for name, value in {
-            "site": Site.parse(text),
-            "leaf": tuple(leaf),
-            "part": part,
-            "aligned": aligned,
-            "gradient": None,
-            "placement": placement,
-            "shape": tuple(shape),
-            "dtype": dtype,
-            "size": size,
-            "_fetch": fetch,
-            "_tensor": None,
-        }.items():
-            object.__setattr__(self, name, value)
-
-    @property
-    def tensor(self) -> Tensor:
-        """The value, on the CPU of this process."""
-        held = self._tensor
-        if held is None:
-            held = self._fetch(str(self.site))
-            object.__setattr__(self, "_tensor", held)
-        return held
+def _record(told: Any, fetch: Callable[[str], Tensor]) -> LateRecord:
+    text, shape, dtype, size, leaf, part, aligned, placement = told
+    site = Site.parse(text)
+    return LateRecord(
+        site,
+        lambda: fetch(str(site)),
+        shape=tuple(shape),
+        dtype=dtype,
+        size=size,
+        leaf=tuple(leaf),
+        part=part,
+        aligned=aligned,
+        placement=placement,
+    )
 
 
 class RemoteTrace(Trace):
@@ -76,26 +51,15 @@ class RemoteTrace(Trace):
     ) -> None:
         number = int(body["number"])
         records = {
-            told[0]: RemoteRecord(told, lambda site: fetch(number, site))
-            for told in body["records"]
+            told[0]: _record(told, lambda site: fetch(number, site)) for told in body["records"]
         }
         super().__init__(parts_of(body, plan, records, tokenizer))
         self.number = number
         weakref.finalize(self, drop, number).atexit = False
 
-    def shape(self, text: str) -> tuple[int, ...]:
-        """The shape of a record, without fetching it; errors as `record`."""
-        record = self.record(text)
-        return record.shape if isinstance(record, RemoteRecord) else tuple(record.tensor.shape)
-
-    def dtype(self, text: str) -> torch.dtype:
-        """The dtype of a record, without fetching it; errors as `record`."""
-        record = self.record(text)
-        return record.dtype if isinstance(record, RemoteRecord) else record.tensor.dtype
-
     def __repr__(self) -> str:
         records = self._parts.records.values()
-        size = sum(r.size for r in records if isinstance(r, RemoteRecord))
+        size = sum(map(size_of, records))
         missed = f"\n  missed {len(self.missed)}: see trace.missed" if self.missed else ""
         return (
             f"Trace of {self.meta.get('model', 'a model')} over ranks: {len(self.sites)} sites, "

@@ -20,6 +20,7 @@ from ..errors import IdleInterventionError, InterventionError, LensError
 from ..interventions import Intervention
 from ..plan import Plan
 from ..tensors.dense import full_shape, held_bytes
+from ..traces.checks import Check
 from ..traces.parts import InterventionReport, Parts, Record
 from ..traces.plain import from_json, to_json
 from ..traces.tokens import Tokens, speller
@@ -45,6 +46,7 @@ def trace_body(trace: Trace) -> dict[str, Any]:
         if tokens is None
         else (tokens.ids, tokens.mask, tokens.labels, tokens.scope),
         "logits": parts.logits,
+        "checks": [[c.name, c.ok, c.reason] for c in trace.checks],
         "meta": dict(parts.meta) | dict(trace.meta),
     }
 
@@ -87,6 +89,7 @@ def parts_of(
         logits=body["logits"],
         meta=body["meta"],
         spell=speller(tokenizer),
+        checks=tuple(map(Check.read, body["checks"])),
     )
 
 

@@ -5,6 +5,7 @@ Owns the logits of the last real token and the description of the model and its 
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -65,7 +66,10 @@ def _generates(module: nn.Module) -> bool:
 
 
 def described(module: nn.Module, started: float) -> dict[str, Any]:
-    """The model, its state and the versions at work, as JSON; `started` in seconds of the epoch."""
+    """The model, its state and the versions at work, as JSON; `started` in seconds of the epoch.
+
+    ``seed`` is what torch's generator was last seeded with; draws since then are not told.
+    """
     first = next(module.parameters(), None)
     transformers = sys.modules.get("transformers")
     return {
@@ -75,6 +79,8 @@ def described(module: nn.Module, started: float) -> dict[str, Any]:
         "device": "" if first is None else str(first.device),
         "training": module.training,
         "generates": _generates(module),
+        "config": _config(module),
+        "seed": torch.initial_seed(),
         **_ranked(module),
         "started": started,
         "seconds": time.time() - started,
@@ -84,6 +90,23 @@ def described(module: nn.Module, started: float) -> dict[str, Any]:
             **({"transformers": transformers.__version__} if transformers else {}),
         },
     }
+
+
+def _config(module: nn.Module) -> Any:
+    """The model's configuration as transformers writes it; None where it has none."""
+    told: Any = getattr(getattr(module, "config", None), "to_dict", None)
+    return _json(told()) if callable(told) else None
+
+
+def _json(value: Any) -> Any:
+    """`value` as strict JSON: what JSON does not have is written as text."""
+    if isinstance(value, Mapping):
+        return {str(k): _json(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_json(v) for v in value]
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return value if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
 def _ranked(module: nn.Module) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..interventions import Intervention
 from ..plan import Plan
 from ..sites import Site
+from .checks import Check
 from .gradients import Gradient
 from .plain import Plain
 from .tokens import Tokens
@@ -80,3 +81,4 @@ class Parts:
     output: Any = None
     meta: Mapping[str, Any] = field(default_factory=dict)
     spell: Callable[[int], str] | None = None
+    checks: tuple[Check, ...] = ()

@@ -87,9 +87,15 @@ def to_json(value: Plain) -> Any:
 
 
 def from_json(body: Any) -> Plain:
-    """The inverse of `to_json`."""
+    """The inverse of `to_json`.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is nothing that `to_json` writes.
+    """
+    if body is None or isinstance(body, (bool, int, float, str)):
+        return body
     if not isinstance(body, Mapping):
-        return body  # type: ignore[no-any-return]
+        raise TypeError(f"{body!r:.80} is no plain value")
     if "cache" in body:
         return CacheSummary(body["cache"], tuple(body["lengths"]))
     if "object" in body:

@@ -1,8 +1,9 @@
 """Storage: a trace as one safetensors file, and back.
 
-Owns the file's format: each record's tensor under its site's text, tensors that belong to the run
-under ``//…`` names, everything else as JSON in the file's metadata. Nothing is ever unpickled. A
-file is complete or absent: it is written beside its place and renamed.
+Owns the file: each record's tensor under its site's text, tensors that belong to the run under
+``//…`` names, everything else as JSON in the file's metadata. Nothing is ever unpickled. A file is
+complete or absent: it is written beside its place and renamed. Tensors are read when they are
+looked at, out of a memory map of the file.
 
 `trace.output`, an arbitrary object, is not stored.
 """
@@ -10,8 +11,9 @@ file is complete or absent: it is written beside its place and renamed.
 from __future__ import annotations
 
 import json
+import math
 import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
@@ -20,90 +22,76 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import TraceFileError
-from ..plan import Plan
-from ..sites import Site
-from .parts import InterventionReport, Parts, Record
-from .plain import from_json, to_json
-from .tokens import Tokens, likeliest, speller
+from ..errors import LensError, TraceFileError
+from .description import FORMAT, describe, parts_of
+from .layouts import NAMES, put_together
+from .parts import Parts
 
-FORMAT = 1
-"""The newest format this version reads and the one it writes."""
-
-_SPELT = 64
-"""For how many of each row's likeliest tokens the text is kept, as the tokenizer is not."""
+MAX_HEADER = 64 << 20
+"""Bytes of names and description that a file may have; a trace of 10,000 sites has under 8 MiB."""
+_MAX_CONTAINERS = 4_000_000
+"""Lists and objects in a description: each takes far more memory than its two bytes of text."""
 
 
 def write(parts: Parts, path: str | PathLike[str]) -> None:
     """Write a trace to `path`.
 
     Tensors come back bit for bit, in their dtype, on the CPU; ones at several sites are stored
-    once.
+    once. A link is followed to the file that it names.
 
     Raises:
-        TraceFileError: a record's layout cannot be stored (sparse, nested); names the site.
+        TraceFileError: a record's kind of tensor cannot be stored; names the site.
         OSError: the place cannot be written.
     """
     from safetensors.torch import save_file
 
-    target = Path(path)
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder; name the file that the trace goes into.")
     table = _Table()
-    plan, named = parts.plan.to_json()
-    body = {
-        "format": FORMAT,
-        "plan": plan,
-        "sites": [
-            {
-                "site": s,
-                "leaf": list(r.leaf),
-                "part": r.part,
-                "aligned": r.aligned,
-                "placement": r.placement,
-                "tensor": table.put(s, r.tensor),
-            }
-            for s, r in parts.records.items()
-        ],
-        "missed": dict(parts.missed),
-        "plain": {site: to_json(value) for site, value in parts.plain.items()},
-        "aliases": {site: list(others) for site, others in parts.aliases.items()},
-        "calls": dict(parts.calls),
-        "asked": {text: list(sites) for text, sites in parts.asked.items()},
-        "reports": [[r.calls, r.changed, r.overflowed] for r in parts.reports],
-        "labels": None if parts.tokens is None else parts.tokens.labels,
-        "scope": "" if parts.tokens is None else parts.tokens.scope,
-        "spelt": _spelt(parts),
-        "meta": dict(parts.meta),
-        "run": {
-            name: table.put(f"//{name}", tensor)
-            for name, tensor in {**_run_tensors(parts), **_prefixed("plan/", named)}.items()
-        },
-    }
-    metadata = {"lensview": json.dumps(body, ensure_ascii=False, allow_nan=False)}
+    body = json.dumps(describe(parts, table.put), ensure_ascii=False, allow_nan=False)
+    # A lone surrogate, which a file name or a decoder can leave in a text, has no UTF-8.
+    body = body.encode("utf-8", "backslashreplace").decode("utf-8")
+    size = len(body.encode()) + sum(len(name.encode()) + 120 for name in table.tensors)
+    if size > MAX_HEADER:
+        raise TraceFileError(
+            f"The description of this trace takes {size >> 20} MiB, and a file holds "
+            f"{MAX_HEADER >> 20} MiB of it: capture fewer sites."
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
-    _replacing(target, lambda part: save_file(table.tensors, part, metadata))
+    _replacing(target, lambda part: save_file(table.tensors, part, {"lensview": body}))
 
 
 def read(path: str | PathLike[str], tokenizer: Any, device: str | torch.device) -> Parts:
     """Read what `write` wrote; see `lensview.load`."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     place = Path(path)
     if not place.is_file():
         raise FileNotFoundError(f"There is no file {place}.")
+    _check_header(place)
     try:
-        with safe_open(place, framework="pt", device=str(device)) as file:
-            body = _body(place, file.metadata())
-            names = file.keys()
-            tensors = {name: file.get_tensor(name) for name in names}
+        file = _File(place, torch.device(device))
     except SafetensorError as error:
         raise TraceFileError(
             f"{place} is no whole safetensors file ({error}): it was cut short, or is something "
             "else. Nothing was read."
         ) from error
+    body = _body(place, file.metadata)
     try:
-        return _parts(body, tensors, tokenizer)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise TraceFileError(f"{place} is not a trace as lensview writes it: {error!r}.") from error
+        return parts_of(body, file.tensor, file.stored, tokenizer)
+    except (
+        LensError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        ArithmeticError,
+        RuntimeError,
+    ) as error:
+        raise TraceFileError(
+            f"{place} is not a trace as lensview writes it: {error!r:.300}."
+        ) from error
 
 
 class _Table:
@@ -112,76 +100,156 @@ class _Table:
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._known: dict[tuple[object, ...], str] = {}
+        self._held: list[Tensor] = []
 
     def put(self, name: str, tensor: Tensor) -> str:
-        """Take `tensor` in; the name under which the file has it."""
-        ready = _storable(name, tensor)
+        """Take a plain `tensor` in; the name under which the file has it."""
+        # Held, so that the memory of one tensor is not given to another.
+        self._held.append(tensor)
+        flags = tensor.is_conj(), tensor.is_neg()
         key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-        known = self._known.setdefault(key, name)
-        self.tensors.setdefault(known, ready)
+        name = name.encode("utf-8", "backslashreplace").decode("utf-8")
+        while name in self.tensors or name == "__metadata__":  # safetensors' own
+            name += "'"
+        known = self._known.setdefault((*key, *flags), name)
+        if known == name:
+            self.tensors[name] = _contiguous(tensor)
         return known
 
 
-def _run_tensors(parts: Parts) -> dict[str, Tensor]:
-    found = {} if parts.tokens is None else {"ids": parts.tokens.ids, "mask": parts.tokens.mask}
-    return found if parts.logits is None else {**found, "logits": parts.logits}
-
-
-def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
-
-
-def _storable(name: str, tensor: Tensor) -> Tensor:
+def _contiguous(tensor: Tensor) -> Tensor:
     """A contiguous tensor over memory of its own size, which is what safetensors can write."""
-    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
-        kind = "nested" if tensor.is_nested else str(tensor.layout)
-        raise TraceFileError(
-            f"{name} is a {kind} tensor, which a trace file cannot hold: leave the site out, or "
-            "make it dense."
-        )
-    ready = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    if ready.untyped_storage().nbytes() != ready.nbytes:
-        ready = ready.clone()
-    return ready
+    ready = tensor.resolve_conj().resolve_neg().cpu().contiguous()
+    whole = ready.untyped_storage().nbytes() == ready.nbytes
+    return ready if whole else ready.clone()
 
 
-def _spelt(parts: Parts) -> dict[str, str]:
-    if parts.logits is None or parts.spell is None:
-        return {}
-    rows = [likeliest(row, _SPELT, parts.spell) for row in parts.logits]
-    return {str(token.id): token.text for row in rows for token in row}
-
-
-def _replacing(target: Path, write: Callable[[str], None]) -> None:
-    handle, part = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-    os.close(handle)
+def _replacing(target: Path, write: Callable[[Path], None]) -> None:
+    """Write beside `target` and rename: whoever looks finds the old file or the new one, also
+    after the power went."""
+    part = target.with_name(f".{target.name[-100:]}.{secrets.token_hex(6)}.part")
     try:
+        with open(part, "xb") as file:  # an ordinary file's rights, by the umask
+            rights = os.stat(file.fileno()).st_mode & 0o777
         write(part)
-        with open(part, "rb+") as file:
-            os.fsync(file.fileno())
-        # mkstemp makes files for the owner alone; a trace is an ordinary file.
-        os.chmod(part, 0o666 & ~_umask())
+        os.chmod(part, rights)  # safetensors puts a file of its own there, for its owner alone
+        _sync(part)
         os.replace(part, target)
+        if os.name == "posix":
+            _sync(target.parent)
     except BaseException:
-        Path(part).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
 
 
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def _check_header(place: Path) -> None:
+    """Refuse a file that says it begins with more than a description can be, before reading it."""
+    with open(place, "rb") as file:
+        first = file.read(8)
+    size = int.from_bytes(first, "little")
+    if len(first) == 8 and size > MAX_HEADER:
+        raise TraceFileError(
+            f"{place} is no trace: it says that it begins with a header of {size:,} bytes, and "
+            f"those of traces have at most {MAX_HEADER:,}. Nothing was read."
+        )
+
+
+class _File:
+    """The tensors of an open file, read out of its memory map."""
+
+    def __init__(self, place: Path, device: torch.device) -> None:
+        from safetensors import safe_open
+
+        self._place = place
+        self._device = device
+        self._made = _stamp(place)
+        opened: Any = safe_open(place, framework="pt", device="cpu")
+        self._open = opened
+        self._names = frozenset(self._open.keys())
+        self.metadata: dict[str, str] | None = self._open.metadata()
+
+    def tensor(self, form: Any) -> Tensor:
+        """The tensor of a stored form.
+
+        Raises:
+            TraceFileError: the file was written into, or its parts make no tensor.
+        """
+        self._check_unchanged()
+        try:
+            return put_together(form, self._plain).to(self._device)
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise TraceFileError(
+                f"{self._place} holds parts that make no tensor: {error!r:.300}."
+            ) from error
+
+    def _plain(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise KeyError(f"the file has no tensor {name!r:.80}")
+        tensor: Tensor = self._open.get_tensor(name)
+        return tensor
+
+    def stored(self, form: Any) -> tuple[tuple[int, ...], torch.dtype, int]:
+        """Shape, dtype and bytes of a stored form, its tensor unread."""
+        if not isinstance(form, str):
+            size, dtype = tuple(map(int, form["size"])), getattr(torch, form["dtype"])
+            if not isinstance(dtype, torch.dtype):
+                raise TypeError(f"{form['dtype']!r:.80} is no dtype")
+            return size, dtype, int(form["bytes"])
+        if form not in self._names:
+            raise KeyError(f"the file has no tensor {form!r:.80}")
+        told = self._open.get_slice(form)
+        shape, dtype = tuple(told.get_shape()), NAMES[told.get_dtype()]
+        return shape, dtype, math.prod(shape) * dtype.itemsize
+
+    def _check_unchanged(self) -> None:
+        """A file that was replaced is still there for us; one that was written into is not.
+
+        Raises:
+            TraceFileError: it was.
+        """
+        try:
+            now = _stamp(self._place)
+        except OSError:
+            return
+        if now[:2] == self._made[:2] and now != self._made:
+            raise TraceFileError(
+                f"{self._place} was written into since it was loaded, and what it holds now is "
+                "not what was there. Load it again."
+            )
+
+
+def _stamp(place: Path) -> tuple[int, ...]:
+    """Which file stands at a place, and when it was written."""
+    found = os.stat(place)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _body(place: Path, metadata: dict[str, str] | None) -> dict[str, Any]:
     text = (metadata or {}).get("lensview")
     if text is None:
         raise TraceFileError(f"{place} is a safetensors file, but not a trace of lensview.")
+    if text.count("[") + text.count("{") > _MAX_CONTAINERS:
+        raise TraceFileError(f"{place} is no trace: its description has too many parts to be one.")
     try:
-        body = json.loads(text)
-        written = int(body["format"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise TraceFileError(f"{place}: its description cannot be read ({error!r}).") from error
+        body = json.loads(text, parse_constant=_no_number)
+        written = body["format"]
+        if type(written) is not int:
+            raise TypeError(f"its format is {written!r:.80}")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise TraceFileError(
+            f"{place}: its description cannot be read ({error!r:.200})."
+        ) from error
     if written > FORMAT:
         raise TraceFileError(
             f"{place} has format {written}; this lensview reads up to {FORMAT}. Upgrade lensview."
@@ -189,46 +257,5 @@ def _body(place: Path, metadata: dict[str, str] | None) -> dict[str, Any]:
     return dict(body)
 
 
-def _parts(body: dict[str, Any], tensors: dict[str, Tensor], tokenizer: Any) -> Parts:
-    own = {name: tensors[stored] for name, stored in body["run"].items()}
-    named = {n.removeprefix("plan/"): t for n, t in own.items() if n.startswith("plan/")}
-    plan = Plan.from_json(body["plan"], named)
-    records = {
-        r["site"]: Record(
-            Site.parse(r["site"]),
-            tensors[r["tensor"]],
-            tuple(r["leaf"]),
-            # Files of earlier versions hold whole values only.
-            r.get("part", ""),
-            r.get("aligned", True),
-            placement=r.get("placement", ""),
-        )
-        for r in body["sites"]
-    }
-    tokens = None
-    if body["labels"] is not None:
-        tokens = Tokens(own["ids"], own["mask"], body["labels"], body["scope"])
-    reports = tuple(
-        InterventionReport(i, *counts)  # older files have no count of overflows
-        for i, counts in zip(plan.interventions, body["reports"], strict=True)
-    )
-    return Parts(
-        plan=plan,
-        records=records,
-        missed=body["missed"],
-        # Files of the first versions have neither.
-        plain={site: from_json(v) for site, v in body.get("plain", {}).items()},
-        aliases={site: tuple(others) for site, others in body.get("aliases", {}).items()},
-        calls=body["calls"],
-        asked={text: tuple(sites) for text, sites in body["asked"].items()},
-        reports=reports,
-        tokens=tokens,
-        logits=own.get("logits"),
-        meta=body["meta"],
-        spell=_speller(body["spelt"], tokenizer),
-    )
-
-
-def _speller(spelt: dict[str, str], tokenizer: Any) -> Callable[[int], str]:
-    otherwise = speller(tokenizer) or (lambda token: f"#{token}")
-    return lambda token: spelt.get(str(token)) or otherwise(token)
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number in JSON")

@@ -6,10 +6,10 @@ reports of interventions, and why a site is missing. It does not run, compare or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,12 +17,16 @@ from torch import Tensor
 from ..errors import NotRecordedError, SiteError, near
 from ..interventions import Intervention
 from ..sites import Site, glob_pattern, without_wrappers
-from ..tensors.dense import full_shape, held_bytes
+from .checks import Check
 from .compare import Diff
+from .late import dtype_of, shape_of, size_of
 from .parts import Parts, Record
 from .plain import Plain, said
 from .storage import read, write
 from .tokens import Rows, Token, likeliest
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Trace(Mapping[str, Tensor]):
@@ -43,7 +47,8 @@ class Trace(Mapping[str, Tensor]):
         output: the model's whole output with ``keep_output=True`` or ``grad=True``, else None.
         reports: one `InterventionReport` per intervention, in order.
         plan: what was asked for.
-        meta: JSON: model class, dtype, device, versions, time.
+        checks: whether the run can be believed, a `Check` for each thing that was looked at.
+        meta: JSON: model class, config, dtype, device, seed, versions, time.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -57,6 +62,7 @@ class Trace(Mapping[str, Tensor]):
         self.logits = parts.logits
         self.output = parts.output
         self.reports = parts.reports
+        self.checks: tuple[Check, ...] = parts.checks
         self.meta: dict[str, Any] = dict(parts.meta)
 
     @property
@@ -82,7 +88,7 @@ class Trace(Mapping[str, Tensor]):
             return False
 
     def __repr__(self) -> str:
-        size = sum(held_bytes(r.tensor) for r in self._parts.records.values())
+        size = sum(map(size_of, self._parts.records.values()))
         rows = [
             f"Trace of {self.meta.get('model', 'a model')}: {len(self.sites)} sites, "
             f"{size / 2**20:.1f} MiB, {len(self.interventions)} interventions"
@@ -167,6 +173,15 @@ class Trace(Mapping[str, Tensor]):
             f"{near(str(site), self.sites)} Run again with sites=[{str(site)!r}, …]."
         )
 
+    def text_of(self, text: str) -> str:
+        """The canonical text, as in `sites`, of the record that `text` means.
+
+        Raises:
+            SiteError, NotRecordedError: as `record`.
+        """
+        found = self.record(text)
+        return next(s for s, r in self._parts.records.items() if r is found)
+
     def select(self, glob: str) -> dict[str, Tensor]:
         """The records that a site or glob matches, by canonical text; empty where none does."""
         wanted = Site.parse(glob)
@@ -227,11 +242,11 @@ class Trace(Mapping[str, Tensor]):
         Raises:
             SiteError, NotRecordedError: there is no record at `text`.
         """
-        return full_shape(self.record(text).tensor)
+        return shape_of(self.record(text))
 
     def dtype(self, text: str) -> torch.dtype:
         """The dtype of a record; otherwise as `shape`."""
-        return self.record(text).tensor.dtype
+        return dtype_of(self.record(text))
 
     # --- tokens and predictions --------------------------------------------------------------
 
@@ -308,6 +323,57 @@ class Trace(Mapping[str, Tensor]):
             raise TypeError(f"diff compares with another Trace, not with a {type(other).__name__}.")
         return Diff.of(self._parts, other._parts)
 
+    def to_numpy(self, text: str) -> np.ndarray:
+        """The record at a site as a numpy array of its own.
+
+        numpy has no bfloat16 and no float8: these become float32, which holds each of their values
+        exactly. Other dtypes stay. ``trace[site].view(torch.uint16).numpy()`` has bfloat16's bits.
+
+        Raises:
+            SiteError, NotRecordedError: there is no record at `text`.
+            TypeError: it is nested, or of a dtype that cannot be read.
+        """
+        from .convert import as_numpy
+
+        return as_numpy(self[text], text)[0]
+
+    def to_xarray(self, sites: str | Iterable[str] | None = None) -> Any:
+        """The records as an ``xarray.Dataset``: one variable per site, by its text.
+
+        Dims are named (batch, token, head, feature; see `dims.dims_of`), with token ids, labels
+        and which are real as coordinates of (batch, token). One name has one size: features of
+        another size than the first are "feature_1536". Each variable's attributes have its dtype
+        and, where it is so, "bfloat16 widened to float32, exactly", its placement and its part.
+
+        Args:
+            sites: which, by site or glob; None takes all.
+
+        Raises:
+            MissingExtraError: xarray is not installed.
+            SiteError, NotRecordedError: `sites` match no record.
+            TypeError: a record is nested.
+        """
+        from .convert import to_xarray
+
+        return to_xarray(self, sites)
+
+    def to_pandas(self, sites: str | Iterable[str] | None = None) -> Any:
+        """Statistics of the records (see `tensors.stats.Stats`), a row per site.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+            SiteError, NotRecordedError: `sites` match no record.
+        """
+        from .convert import to_pandas
+
+        return to_pandas(self, sites)
+
+    def to_arrow(self, sites: str | Iterable[str] | None = None) -> Any:
+        """The table of `to_pandas` as a ``pyarrow.Table``; errors alike."""
+        from .convert import to_arrow
+
+        return to_arrow(self, sites)
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write the trace as one safetensors file, complete or not at all (see `storage`).
 
@@ -326,11 +392,15 @@ def load(
 ) -> Trace:
     """Read a trace that `Trace.save` wrote.
 
+    A site is read when it is looked at, out of a memory map of the file: looking at one costs that
+    one, and a trace may be larger than memory. A file that is replaced meanwhile (as `Trace.save`
+    does) stays readable here; one that is written into in place is an error at the next site.
+
     Args:
         path: the file.
         tokenizer: spells tokens beyond the likeliest ones, whose texts the file holds; without it
             the others are written ``#id``.
-        device: where the tensors go.
+        device: where tensors go when they are looked at.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 import lensview as lv
 from lensview.plan import Plan
 from lensview.sites import Site
+from lensview.traces.description import FORMAT
 from lensview.traces.parts import Parts, Record
-from lensview.traces.storage import FORMAT
 from lensview.traces.trace import Trace
 
 IDS = torch.tensor([[5, 17, 3, 9], [8, 8, 1, 90]])
@@ -47,6 +47,8 @@ def test_a_run_and_all_that_belongs_to_it(tiny_llama: nn.Module, tmp_path: Path)
     assert all(torch.equal(again[s], trace[s]) for s in trace)
     assert again.top(5) == trace.top(5) and again.top(101, 1) == trace.top(101, 1)
     assert again.meta == trace.meta
+    assert again.meta["config"]["num_key_value_heads"] == 2 and again.meta["seed"] == 0
+    assert again.meta["versions"].keys() == {"lensview", "torch", "transformers"}
     assert torch.equal(again.tokens.ids, IDS) and again.tokens.labels == trace.tokens.labels  # type: ignore[union-attr]
     assert [str(i) for i in again.interventions] == [str(i) for i in edits]
     assert [(r.calls, r.changed) for r in again.reports] == [
@@ -56,6 +58,14 @@ def test_a_run_and_all_that_belongs_to_it(tiny_llama: nn.Module, tmp_path: Path)
     # What was loaded can be used as a source: the file is a full stand-in for the run.
     carried = lv.trace(tiny_llama, IDS, "**", lv.patch("model.layers.1", again))
     assert torch.equal(carried.logits, trace.logits)  # type: ignore[arg-type]
+
+
+def test_a_config_that_json_cannot_write(tiny_llama: Any, tmp_path: Path) -> None:
+    tiny_llama.config.limit = (0.0, float("inf"))
+    tiny_llama.config.told = {1: torch.float16}
+    lv.trace(tiny_llama, IDS, "model.norm").save(tmp_path / "a")
+    config = lv.load(tmp_path / "a").meta["config"]
+    assert config["limit"] == [0.0, "inf"] and "float16" in config["told"]["1"]
 
 
 def test_functions_and_overflows_survive_as_far_as_they_can(
@@ -147,20 +157,12 @@ def test_a_slice_costs_its_own_bytes_and_a_shared_tensor_is_stored_once(tmp_path
     assert (tmp_path / "small").stat().st_size < 8000
 
 
-def test_layouts_that_cannot_be_stored_are_named(tmp_path: Path) -> None:
-    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
-    for tensor in (torch.eye(3).to_sparse(), nested):
-        with pytest.raises(lv.TraceFileError, match="odd is a"):
-            made_of({"odd": tensor}).save(tmp_path / "x")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     path = tmp_path / "run"
     made_of({"a": torch.ones(2)}).save(path)
     before = path.read_bytes()
     with pytest.raises(lv.TraceFileError):
-        made_of({"a": torch.eye(2).to_sparse()}).save(path)
+        made_of({"a": torch.ones(2, device="meta")}).save(path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
     assert path.stat().st_mode & 0o777 == 0o644
