@@ -46,6 +46,12 @@ export class Folds {
     this.frames.push({ row, depth, own, inside: [], names: [], run: null });
   }
 
+  /** The first row of a numbered module that is not complete yet, and may join a fold. */
+  unfinished(): number {
+    const at = this.frames.findIndex((frame, i) => i > 0 && NUMBER.test(this.frames[i - 1]?.names.at(-1) ?? ""));
+    return this.frames[at]?.row ?? Infinity;
+  }
+
   /** All modules at `depth` or below are complete; `end` is the row after them. */
   close(depth: number, end: number): void {
     for (let last = this.frames.at(-1); last && last.depth >= depth; last = this.frames.at(-1)) {

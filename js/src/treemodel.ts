@@ -86,8 +86,10 @@ export class TreeModel {
     }
     this.openDepth = comfortableDepth(this.rows);
     const outside = comfortableDepth(unfolded);
+    const unfinished = this.folds.unfinished();
     for (let row = 0; row < this.rows.length; row += 1) {
-      this.open[row] = this.plainDepth(row) < (this.foldsOf(row).length > 0 ? this.openDepth : outside);
+      const inside = row >= unfinished || this.foldsOf(row).length > 0;
+      this.open[row] = this.plainDepth(row) < (inside ? this.openDepth : outside);
     }
   }
 

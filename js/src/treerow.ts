@@ -39,8 +39,8 @@ export class TreeRowView {
   private readonly parameters = h("span", { class: "lv-cell lv-cell-number", role: "gridcell" });
   private readonly place = h("span", { class: "lv-cell lv-cell-place", role: "gridcell" });
   private readonly fill = h("span", { class: "lv-size-fill" });
-  private readonly bar = h("span", { class: "lv-cell lv-cell-bar", role: "gridcell" },
-    h("span", { class: "lv-size" }, this.fill));
+  private readonly track = h("span", { class: "lv-size" }, this.fill);
+  private readonly bar = h("span", { class: "lv-cell lv-cell-bar", role: "gridcell" }, this.track);
   private shownBadges = "";
   private readonly weights = h("span", { class: "lv-cell lv-cell-weights", role: "gridcell" });
   private readonly shape = h("span", { class: "lv-cell lv-cell-shape", role: "gridcell" });
@@ -115,10 +115,12 @@ export class TreeRowView {
   private drawBar(tree: TreeModel, row: number, ran: boolean): void {
     const { bars } = tree;
     const value = row < 0 || !(ran || bars.kind === "overlay") ? null : bars.value(row);
+    const odd = row >= 0 && ran && bars.oddOf(row) > 0;
+    show(this.track, value !== null || odd);
     show(this.fill, value !== null);
     if (value !== null) this.fill.style.width = `${(bars.share(row) * 100).toFixed(1)}%`;
     this.fill.classList.toggle("lv-size-below", value !== null && value < 0);
-    this.bar.classList.toggle("lv-size-odd", row >= 0 && ran && bars.oddOf(row) > 0);
+    this.bar.classList.toggle("lv-size-odd", odd);
   }
 }
 

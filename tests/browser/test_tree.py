@@ -52,7 +52,7 @@ def test_ten_thousand_modules(open_notebook: Open) -> None:
     notebook.run(1)
     view = notebook.explorer()
     view.wait_ready(run=1)
-    expect(view.tree).to_have_attribute("aria-rowcount", "10")
+    expect(view.tree).to_have_attribute("aria-rowcount", "9")
     assert names(view)[:5] == ["(root)", "embed", "layers", "0 … 199", "200"]
     assert rows(view).count() < 60
 
@@ -67,11 +67,9 @@ def test_ten_thousand_modules(open_notebook: Open) -> None:
     expect(active(view)).to_have_attribute("data-site", "layers.0")
     view.tree.press("ArrowLeft")
     view.tree.press("ArrowLeft")
-    expect(view.tree).to_have_attribute("aria-rowcount", "10")
-    view.tree.press("*")
-    view.mark("tree").evaluate("grid => { grid.scrollTop = 0; }")
+    expect(view.tree).to_have_attribute("aria-rowcount", "9")
     view.root.get_by_title("Expand all").click()
-    expect(view.tree).to_have_attribute("aria-rowcount", "10004")
+    expect(view.tree).to_have_attribute("aria-rowcount", "10404")
     frames = view.tree.evaluate(
         """async (grid) => {
           const took = [];
@@ -126,8 +124,8 @@ def test_badges_and_bars(open_notebook: Open) -> None:
     expect(embed.locator(".lv-size-fill")).to_be_visible()
     notebook.run(2)
     view.wait_ready(run=2)
-    # The edited layer was in a closed fold.
-    edited = view.tree.locator('[data-site="layers.150"]')
+    # The edited layer was in a closed fold, which has opened.
+    expect(view.tree).to_have_attribute("aria-rowcount", "209")
     view.mark("search").fill("layers.150.")
     edited = view.tree.locator('[data-site="layers.150.mlp"]')
     expect(edited.locator(".lv-badge-edit")).to_have_text("edited")
@@ -136,9 +134,6 @@ def test_badges_and_bars(open_notebook: Open) -> None:
     )
     gap, size = json.loads(notebook.text(3))
     title = edited.locator(".lv-cell-bar")
-    expect(title).to_have_attribute("title", f"rms of the change {gap:.4g}", timeout=9000) if (
-        False
-    ) else None
     said = title.get_attribute("title") or ""
     assert float(said.split("rms of the change ")[1]) == pytest.approx(gap, rel=1e-3)
     view.mark("search").fill("embed")
@@ -164,7 +159,7 @@ def test_columns_leave_in_their_order(open_notebook: Open) -> None:
     panel = view.root.locator(".lv-tree-panel")
     names = ["weights", "place", "class", "number", "bar", "shape", "name"]
     seen = []
-    for width in (700, 600, 500, 400, 300, 250):
+    for width in (700, 600, 460, 400, 300, 250):
         panel.evaluate("(e, w) => { e.style.width = `${w}px`; }", width)
         shown = [n for n in names if view.tree.locator(f".lv-tree-head .lv-cell-{n}").is_visible()]
         seen.append(shown)
