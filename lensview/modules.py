@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from .sites import escape
 
+QUANTIZERS = ("bitsandbytes", "auto_gptq", "gptqmodel", "awq", "hqq", "quanto", "torchao", "aqlm")
+"""Packages that quantize modules, by the beginning of their names; none is imported."""
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
@@ -30,7 +32,9 @@ class ModuleRow:
         weights: shape of the module's own ``weight`` or, without one, of its largest own
             parameter; None without any.
         dtype, device: of that parameter; "" without one.
-        note: short remarks, comma separated: "tied", "container", "also at …".
+        note: short remarks, comma separated: "tied", "container", "quantized", "offloaded" (its
+            values are brought by a hook), "no values" (on the meta device, with none),
+            "also at …".
     """
 
     path: str
@@ -141,6 +145,10 @@ def _row(
         notes.append("tied")
     if only_holds(module):
         notes.append("container")
+    if _is_quantized(module, shown):
+        notes.append("quantized")
+    if any(p.is_meta for p in own.values()):
+        notes.append("offloaded" if hasattr(module, "_hf_hook") else "no values")
     if known != path:
         notes.append(f"also at {known or 'the root'}")
     return ModuleRow(
@@ -154,3 +162,15 @@ def _row(
         device="" if shown is None else str(shown.device),
         note=", ".join(notes),
     )
+
+
+def _is_quantized(module: nn.Module, shown: Tensor | None) -> bool:
+    """Whether the module's own weight is held in fewer bits than it computes in."""
+    made_by = type(module).__module__
+    if made_by.partition(".")[0] in QUANTIZERS or made_by.startswith("torch.ao.nn.quantized"):
+        return True
+    if shown is None:
+        return False
+    if type(shown).__module__.partition(".")[0] in QUANTIZERS or shown.is_quantized:
+        return True
+    return shown.dtype.itemsize == 1 and shown.dtype != torch.bool

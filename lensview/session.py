@@ -19,6 +19,7 @@ from .modules import ModuleRow, index, tree
 from .parallel.rows import placed
 from .plan import Plan
 from .resolve import resolve
+from .tensors.sizes import Size, difference_size, size
 from .tensors.stats import Stats, stats
 from .tensors.tiles import Tile, difference, element, tile
 from .traces.trace import Trace
@@ -81,6 +82,11 @@ class Session(Protocol):
 
     def stats(self, trace: Trace, site: str) -> Stats:
         """Statistics of a record, over its finite elements."""
+
+    def sizes(
+        self, trace: Trace, sites: Sequence[str], baseline: Trace | None = None
+    ) -> list[Size | None]:
+        """How large each record is or, with `baseline`, its difference from the record there."""
 
     def value(self, trace: Trace, site: str, index: Sequence[int]) -> str:
         """One element of a record, exactly, as text."""
@@ -158,6 +164,13 @@ class LocalSession:
         """Statistics of a record."""
         return stats(trace[site])
 
+    def sizes(
+        self, trace: Trace, sites: Sequence[str], baseline: Trace | None = None
+    ) -> list[Size | None]:
+        """How large each record is or, with `baseline`, how far from the one there; None where
+        shapes differ, or a value cannot be read element by element."""
+        return [_size(trace, baseline, site) for site in sites]
+
     def value(self, trace: Trace, site: str, index: Sequence[int]) -> str:
         """One element of a record, exactly."""
         return element(trace[site], index)
@@ -175,6 +188,15 @@ class LocalSession:
         return found
 
 
+def _size(trace: Trace, baseline: Trace | None, site: str) -> Size | None:
+    try:
+        if baseline is None:
+            return size(trace[site])
+        return difference_size(trace[site], baseline[site]) if site in baseline else None
+    except TypeError:
+        return None  # a dtype without numbers: selecting the site says which
+
+
 def _summary(model: nn.Module) -> str:
     parameters = list(model.parameters())
     count = sum(p.numel() for p in parameters)
@@ -187,7 +209,7 @@ def _summary(model: nn.Module) -> str:
 
 
 def _human(count: int) -> str:
-    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if count >= size:
-            return f"{count / size:.3g}{unit}"
+    for least, unit in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if count >= least:
+            return f"{count / least:.3g}{unit}"
     return str(count)

@@ -8,7 +8,9 @@
 
 import { CallCancelled, Client, KernelError, type Call, type CallOptions, type Model } from "./client";
 import { PROTOCOL_VERSION, type InterventionRow, type Method, type Params, type State, type Which } from "./protocol";
+import type { Picked } from "./picks";
 import { hasEdits, Store } from "./state";
+import { loadSizes } from "./sizes";
 import { TreeModel } from "./treemodel";
 
 const PAGE_ROWS = 2000;
@@ -83,12 +85,13 @@ export class Page {
       while (offset < this.tree.length) {
         const { result } = await this.ask("outputs", { offset, limit: PAGE_ROWS }, { key: "outputs" });
         const texts = result.rows.map((at) => (at < 0 ? "" : (result.shapes[at] ?? "")));
-        this.tree.setShapes(offset, texts);
+        this.tree.setShapes(offset, texts, result.calls);
         // A page may hold fewer rows than were asked for: its size is limited too.
         if (texts.length === 0) break;
         offset += texts.length;
       }
       this.store.set({ shapesOf: run });
+      await loadSizes(this);
     } catch (error) {
       this.report(error);
     }
@@ -154,6 +157,11 @@ export class Page {
     }
   }
 
+  /** A region was chosen to be edited: whoever edits watches `picked`. */
+  pick(picked: Picked | null): void {
+    this.store.set({ picked });
+  }
+
   compare(which: Which): void {
     this.store.set({ which });
   }
@@ -173,6 +181,9 @@ export class Page {
     });
     if (before.which !== "latest" && !hasEdits(this.store.now)) this.store.set({ which: "latest" });
     if (state.run !== before.kernel.run) void this.loadShapes();
+    else if (state.overlays !== before.kernel.overlays) {
+      loadSizes(this).catch((error: unknown) => { this.report(error); });
+    }
   }
 
   /** Ask for the state again, when an answer is overdue: it may have been lost. */

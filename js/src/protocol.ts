@@ -14,6 +14,8 @@ export type Method =
   | "tile"
   | "value"
   | "interventions"
+  | "sizes"
+  | "strips"
   | "cancel";
 
 /** A float of Python: what JSON cannot write comes as a string. */
@@ -84,6 +86,7 @@ export interface State {
   edited: NextToken[];
   interventions: InterventionRow[];
   notes: string[];
+  overlays: number;
 }
 
 export interface Hello {
@@ -96,13 +99,14 @@ export interface Hello {
   state: State;
 }
 
-/** `[name, depth, class, parameters, weights, note]` */
-export type TreeRow = [string, number, number, number, string, string];
+/** `[name, depth, class, parameters, weights, note, place]` */
+export type TreeRow = [string, number, number, number, string, string, number];
 
 export interface TreePage {
   total: number;
   offset: number;
   classes: string[];
+  places: string[];
   rows: TreeRow[];
 }
 
@@ -111,6 +115,27 @@ export interface OutputsPage {
   offset: number;
   shapes: string[];
   rows: number[];
+  calls: number[];
+}
+
+export interface SizesPage {
+  run: number;
+  offset: number;
+  rms: (Float | null)[];
+  odd: number[];
+  changes: (Float | null)[];
+  overlay_name: string;
+  overlay: (Float | null)[];
+}
+
+export interface Strip {
+  name: string;
+  values: Float[];
+}
+
+export interface StripsReply {
+  site: string;
+  strips: Strip[];
 }
 
 export interface TileParams {
@@ -161,6 +186,8 @@ export interface Params {
   tile: TileParams;
   value: { site: string; which: Which; index: number[] };
   interventions: { rows: InterventionRow[] };
+  sizes: { offset: number; limit: number };
+  strips: { site: string };
   cancel: { id: string };
 }
 
@@ -174,5 +201,7 @@ export interface Results {
   tile: TileReply;
   value: { text: string };
   interventions: State;
+  sizes: SizesPage;
+  strips: StripsReply;
   cancel: Record<string, never>;
 }

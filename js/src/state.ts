@@ -1,6 +1,7 @@
 /** What the page knows, in one observable value. Nothing here asks the kernel. */
 
 import type { Silence } from "./client";
+import type { Picked } from "./picks";
 import type { Hello, InterventionRow, Progress, State, Which } from "./protocol";
 
 export interface PageState {
@@ -24,6 +25,10 @@ export interface PageState {
   problem: string;
   fatal: boolean;
   notice: string;
+  /** The sizes that the tree's bars show: changes when they have arrived. */
+  sizesOf: string;
+  /** The region of a value that was chosen to be edited (see picks.ts), or null. */
+  picked: Picked | null;
 }
 
 const NO_STATE: State = {
@@ -36,6 +41,7 @@ const NO_STATE: State = {
   edited: [],
   interventions: [],
   notes: [],
+  overlays: 0,
 };
 
 export const INITIAL: PageState = {
@@ -53,6 +59,8 @@ export const INITIAL: PageState = {
   problem: "",
   fatal: false,
   notice: "",
+  sizesOf: "",
+  picked: null,
 };
 
 export type Listener = (now: PageState, before: PageState) => void;

@@ -11,7 +11,8 @@ import type { Page } from "./page";
 import { parseSite, siteOf } from "./sites";
 import type { PageState } from "./state";
 import { treeStep, TypeAhead } from "./treekeys";
-import { TreeRowView } from "./treerow";
+import { COLUMN_ORDER, COLUMNS, TreeRowView } from "./treerow";
+import { isGlob, matcher } from "./treesearch";
 
 const ROW = 22;
 const AHEAD = 6;
@@ -23,7 +24,8 @@ export class Tree {
   private readonly grid: HTMLElement;
   private readonly body = h("div", { class: "lv-tree-body", role: "rowgroup" });
   private readonly search = h("input", {
-    type: "search", class: "lv-input lv-search", placeholder: "Search path or class",
+    type: "search", class: "lv-input lv-search", placeholder: "Search name, class or glob",
+    title: "Part of a path or of a class, or a glob as in sites: * stays within a name, ** crosses dots",
     "aria-label": "Search modules", spellcheck: "false", autocomplete: "off", "data-test": "search",
   });
   private readonly count = h("span", { class: "lv-count", role: "status", "data-test": "match-count" });
@@ -32,19 +34,19 @@ export class Tree {
   private readonly typeAhead = new TypeAhead();
   private readonly id = uniqueId("tree");
   private readonly drawSoon: () => void;
+  private readonly barHead: HTMLElement;
   private active = 0;
   private own = "";
+  private edited = new Set<number>();
 
   constructor(
     private readonly page: Page,
     private readonly signal: AbortSignal,
   ) {
-    const columns: [string, string][] = [
-      ["name", "module"], ["class", "class"], ["number", "params"], ["weights", "weights"], ["shape", "output"],
-    ];
-    const head = h("div", { class: "lv-tree-row lv-tree-head", role: "row", "aria-rowindex": "1" },
-      ...columns.map(([kind, title]) =>
-        h("span", { class: `lv-cell lv-cell-${kind}`, role: "columnheader" }, title)));
+    const heads = COLUMNS.map(([kind, title]) =>
+      h("span", { class: `lv-cell lv-cell-${kind}`, role: "columnheader", title: kind === "name" ? COLUMN_ORDER : undefined }, title));
+    this.barHead = heads.find((head) => head.classList.contains("lv-cell-bar")) ?? h("span");
+    const head = h("div", { class: "lv-tree-row lv-tree-head", role: "row", "aria-rowindex": "1" }, ...heads);
     this.grid = h("div", {
       class: "lv-tree", role: "treegrid", tabindex: "0", "aria-label": "Modules", "data-test": "tree",
     }, h("div", { role: "rowgroup", class: "lv-tree-top" }, head), this.body);
@@ -73,7 +75,7 @@ export class Tree {
     this.body.addEventListener("click", (event) => { this.click(event); }, options);
     this.body.addEventListener("dblclick", (event) => {
       const row = rowUnder(event);
-      if (row >= 0 && !onTwist(event)) this.toggle(row);
+      if (row !== null && row >= 0 && !onTwist(event)) this.toggle(row);
     }, options);
     this.search.addEventListener("input", () => { this.filter(); }, options);
     this.search.addEventListener("keydown", (event) => {
@@ -93,12 +95,34 @@ export class Tree {
     if (now.treeRows !== before.treeRows) {
       this.settle();
       this.revealSelected(now.selected);
+      this.followEdits(now);
     } else if (now.selected !== before.selected) {
       if (now.selected !== this.own) this.revealSelected(now.selected);
       this.drawSoon();
-    } else if (now.shapesOf !== before.shapesOf) {
+    } else if (now.shapesOf !== before.shapesOf || now.sizesOf !== before.sizesOf) {
       this.drawSoon();
     }
+    if (now.kernel.interventions !== before.kernel.interventions) this.followEdits(now);
+  }
+
+  /** Mark the edited modules, and open the folds that hide those that were not edited before. */
+  private followEdits({ kernel }: PageState): void {
+    const { tree } = this.page;
+    const before = this.edited;
+    this.edited = new Set();
+    for (const { enabled, site } of kernel.interventions) {
+      if (!enabled) continue;
+      const { path } = parseSite(site);
+      const rows = isGlob(path) ? tree.matching(matcher(path)) : [tree.find(path)];
+      for (const row of rows) if (row >= 0) this.edited.add(row);
+    }
+    const fresh = [...this.edited].filter((row) => !before.has(row));
+    const active = tree.visible[this.active];
+    if (tree.unfold(fresh)) {
+      this.active = active === undefined ? 0 : tree.visible.indexOf(active);
+      this.settle();
+    }
+    this.drawSoon();
   }
 
   /** Open what is above the selected module and go there: it was selected elsewhere. */
@@ -119,8 +143,8 @@ export class Tree {
     const row = tree.visible[this.active];
     tree.filter(this.search.value);
     const searching = this.search.value.trim() !== "";
-    setText(this.count, searching ? `${exact(tree.matches)} match${tree.matches === 1 ? "" : "es"}` : "");
-    setText(this.none, `No path or class contains “${this.search.value.trim()}”.`);
+    setText(this.count, searching ? `${exact(tree.matches)} of ${exact(tree.length)}` : "");
+    setText(this.none, `No path or class ${isGlob(this.search.value) ? "matches" : "contains"} “${this.search.value.trim()}”.`);
     show(this.none, searching && tree.matches === 0);
     const kept = row === undefined ? -1 : tree.visible.indexOf(row);
     this.active = Math.max(0, kept);
@@ -133,14 +157,18 @@ export class Tree {
 
   private click(event: MouseEvent): void {
     const row = rowUnder(event);
-    if (row < 0) return;
+    if (row === null) return;
     this.active = this.page.tree.visible.indexOf(row);
-    if (onTwist(event)) this.toggle(row);
+    if (onTwist(event) || (row < 0 && event.detail < 2)) this.toggle(row);
     else if (event.detail < 2) this.select(row);
     this.drawSoon();
   }
 
   private select(row: number): void {
+    if (row < 0) {
+      this.toggle(row);
+      return;
+    }
     this.own = siteOf(this.page.tree.path(row), "output");
     void this.page.select(this.own);
   }
@@ -206,6 +234,12 @@ export class Tree {
     // The last slot is for an active row that is out of sight.
     if (this.active < first || this.active >= last) slots.set(length, this.active);
     let activeId: string | null = null;
+    const selected = this.selectedRow();
+    const query = this.search.value.trim();
+    const ran = this.page.store.now.kernel.run > 0;
+    const [title, meaning] = this.page.tree.bars.head();
+    setText(this.barHead, title);
+    setAttribute(this.barHead, "title", meaning);
     this.pool.forEach((view, slot) => {
       const at = slots.get(slot);
       const row = at === undefined ? undefined : visible[at];
@@ -216,7 +250,7 @@ export class Tree {
       const active = at === this.active;
       if (active) activeId = view.element.id;
       view.update(this.page.tree, row, {
-        at, active, selected: row === this.selectedRow(), query: this.search.value.trim(),
+        at, active, selected: row === selected, query, edited: this.edited.has(row), ran,
       });
     });
     setAttribute(this.grid, "aria-activedescendant", activeId);
@@ -232,13 +266,14 @@ export class Tree {
 
   private selectedRow(): number {
     const { selected } = this.page.store.now;
-    return selected === "" ? -1 : this.page.tree.find(parseSite(selected).path);
+    return selected === "" ? NaN : this.page.tree.find(parseSite(selected).path);
   }
 }
 
-function rowUnder(event: Event): number {
+/** The row under a pointer; null where there is none. */
+function rowUnder(event: Event): number | null {
   const element = event.target instanceof Element ? event.target.closest("[data-row]") : null;
-  return Number(element?.getAttribute("data-row") ?? -1);
+  return element ? Number(element.getAttribute("data-row")) : null;
 }
 
 function onTwist(event: Event): boolean {

@@ -85,7 +85,7 @@ export class FakeModel implements Model {
 
 export const STATE: State = {
   run: 0, prompt: "", selected: "", busy: "", tokens: [], baseline: [], edited: [],
-  interventions: [], notes: [],
+  interventions: [], notes: [], overlays: 0,
 };
 
 export const HELLO: Hello = {
@@ -94,14 +94,14 @@ export const HELLO: Hello = {
 };
 
 export const ROWS: TreeRow[] = [
-  ["", 0, 0, 1000, "", ""],
-  ["model", 1, 1, 900, "", ""],
-  ["layers", 2, 2, 800, "", ""],
-  ["0", 3, 3, 400, "", ""],
-  ["mlp", 4, 4, 200, "8 x 4", ""],
-  ["1", 3, 3, 400, "", ""],
-  ["mlp", 4, 4, 200, "8 x 4", ""],
-  ["lm_head", 1, 4, 100, "9 x 4", "tied"],
+  ["", 0, 0, 1000, "", "", 0],
+  ["model", 1, 1, 900, "", "", 0],
+  ["layers", 2, 2, 800, "", "", 0],
+  ["0", 3, 3, 400, "", "", 0],
+  ["mlp", 4, 4, 200, "8 x 4", "", 0],
+  ["1", 3, 3, 400, "", "", 0],
+  ["mlp", 4, 4, 200, "8 x 4", "", 0],
+  ["lm_head", 1, 4, 100, "9 x 4", "tied", 0],
 ];
 
 export const CLASSES = ["Tiny", "Body", "ModuleList", "Block", "Linear"];
@@ -129,11 +129,18 @@ export function serve(model: FakeModel, hello: Hello = HELLO, rows: TreeRow[] = 
         break;
       case "tree":
         model.ok(request, { total: rows.length, offset: request.params["offset"], classes: CLASSES,
-          rows: rows.slice(Number(request.params["offset"])) });
+          places: ["float32 cpu"], rows: rows.slice(Number(request.params["offset"])) });
         break;
       case "outputs":
         model.ok(request, { run: served.state.run, offset: 0, shapes: ["1 x 2 x 3"],
-          rows: rows.map((row) => (row[0] === "mlp" ? 0 : -1)) });
+          rows: rows.map((row) => (row[0] === "mlp" ? 0 : -1)), calls: rows.map(() => 1) });
+        break;
+      case "sizes":
+        model.ok(request, { run: served.state.run, offset: request.params["offset"], odd: rows.map(() => 0),
+          rms: rows.map((row) => (row[0] === "mlp" ? 0.5 : null)), changes: [], overlay_name: "", overlay: [] });
+        break;
+      case "strips":
+        model.ok(request, { site: request.params["site"], strips: [] });
         break;
       case "select":
         served.state = { ...served.state, selected: String(request.params["site"]) };

@@ -87,8 +87,8 @@ describe("opening", () => {
   });
 
   it("pulls a long tree in pages", async () => {
-    const rows: TreeRow[] = [["", 0, 0, 0, "", ""]];
-    for (let i = 0; i < 4500; i += 1) rows.push([String(i), 1, 0, 0, "", ""]);
+    const rows: TreeRow[] = [["", 0, 0, 0, "", "", 0]];
+    for (let i = 0; i < 4500; i += 1) rows.push([String(i), 1, 0, 0, "", "", 0]);
     serve(model, HELLO, rows);
     model.kernel = ((answer) => (request): void => {
       if (request.method !== "tree") {
@@ -97,12 +97,14 @@ describe("opening", () => {
       }
       const offset = Number(request.params["offset"]);
       const limit = Number(request.params["limit"]);
-      model.ok(request, { total: rows.length, offset, classes: ["M"], rows: rows.slice(offset, offset + limit) });
+      model.ok(request, { total: rows.length, offset, classes: ["M"], places: ["float32 cpu"], rows: rows.slice(offset, offset + limit) });
     })(model.kernel);
     open();
     await settled();
     expect(model.methods().filter((method) => method === "tree").length).toBe(3);
-    expect(test("tree").getAttribute("aria-rowcount")).toBe("4502");
+    expect(test("tree").getAttribute("aria-rowcount")).toBe("3");
+    one("[data-fold]").click();
+    expect(test("tree").getAttribute("aria-rowcount")).toBe("4503");
     expect(host.querySelectorAll(".lv-tree-body .lv-tree-row").length).toBeLessThan(60);
   });
 });
@@ -115,7 +117,7 @@ describe("names and tokens", () => {
       baseline: [{ id: 1, text: evil, probability: 0.5 }],
       interventions: [{ id: "a", enabled: true, site: evil, operation: "scale", index: evil, value: evil,
         locked: false, error: evil, changed: null }],
-    } }, [["", 0, 0, 0, evil, evil], [evil, 1, 0, 0, evil, evil]]);
+    } }, [["", 0, 0, 0, evil, evil, 0], [evil, 1, 0, 0, evil, evil, 0]]);
     open();
     await settled();
     const search = test("search") as HTMLInputElement;

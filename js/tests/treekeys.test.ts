@@ -5,7 +5,7 @@ import { CLASSES, ROWS } from "./fakemodel";
 
 function tiny(): TreeModel {
   const tree = new TreeModel();
-  tree.append({ total: ROWS.length, offset: 0, classes: CLASSES, rows: ROWS });
+  tree.append({ total: ROWS.length, offset: 0, classes: CLASSES, places: ["float32 cpu"], rows: ROWS });
   return tree;
 }
 

@@ -5,7 +5,7 @@ import { CLASSES, ROWS } from "./fakemodel";
 
 function tiny(): TreeModel {
   const tree = new TreeModel();
-  tree.append({ total: ROWS.length, offset: 0, classes: CLASSES, rows: ROWS });
+  tree.append({ total: ROWS.length, offset: 0, classes: CLASSES, places: ["float32 cpu"], rows: ROWS });
   return tree;
 }
 
@@ -27,18 +27,18 @@ describe("TreeModel", () => {
   });
 
   it("opens a large tree as far as a screen goes", () => {
-    const rows: TreeRow[] = [["", 0, 0, 0, "", ""], ["layers", 1, 0, 0, "", ""]];
-    for (let i = 0; i < 40; i += 1) rows.push([String(i), 2, 0, 0, "", ""], ["a", 3, 0, 0, "", ""]);
+    const rows: TreeRow[] = [["", 0, 0, 0, "", "", 0], ["layers", 1, 0, 0, "", "", 0]];
+    for (let i = 0; i < 40; i += 1) rows.push([`x${i}`, 2, 0, 0, "", "", 0], ["a", 3, 0, 0, "", "", 0]);
     const tree = new TreeModel();
-    tree.append({ total: rows.length, offset: 0, classes: ["M"], rows });
+    tree.append({ total: rows.length, offset: 0, classes: ["M"], places: ["float32 cpu"], rows });
     expect(tree.visible.length).toBe(42);
   });
 
   it("takes pages in order, across a parent's boundary", () => {
     const tree = new TreeModel();
-    tree.append({ total: 8, offset: 0, classes: CLASSES, rows: ROWS.slice(0, 4) });
-    expect(() => { tree.append({ total: 8, offset: 5, classes: CLASSES, rows: [] }); }).toThrow();
-    tree.append({ total: 8, offset: 4, classes: [...CLASSES].reverse(), rows: ROWS.slice(4) });
+    tree.append({ total: 8, offset: 0, classes: CLASSES, places: ["float32 cpu"], rows: ROWS.slice(0, 4) });
+    expect(() => { tree.append({ total: 8, offset: 5, classes: CLASSES, places: ["float32 cpu"], rows: [] }); }).toThrow();
+    tree.append({ total: 8, offset: 4, classes: [...CLASSES].reverse(), places: ["float32 cpu"], rows: ROWS.slice(4) });
     expect(tree.path(6)).toBe("model.layers.1.mlp");
     expect(tree.className(6)).toBe("Tiny");
     expect(tree.className(3)).toBe("Block");
@@ -111,10 +111,10 @@ describe("TreeModel", () => {
 
   it("matches in pages that come later", () => {
     const tree = new TreeModel();
-    tree.append({ total: 8, offset: 0, classes: CLASSES, rows: ROWS.slice(0, 4) });
+    tree.append({ total: 8, offset: 0, classes: CLASSES, places: ["float32 cpu"], rows: ROWS.slice(0, 4) });
     tree.filter("lm_head");
     expect(tree.visible).toEqual([]);
-    tree.append({ total: 8, offset: 4, classes: CLASSES, rows: ROWS.slice(4) });
+    tree.append({ total: 8, offset: 4, classes: CLASSES, places: ["float32 cpu"], rows: ROWS.slice(4) });
     expect(shown(tree)).toEqual(["", "lm_head"]);
   });
 });

@@ -148,6 +148,12 @@ class Commands:
         """Statistics of a record."""
         return asdict(self.session.stats(self._trace(body["trace"]), body["site"]))
 
+    def sizes(self, body: Body) -> Any:
+        """How large records are, or their differences."""
+        before = None if body["baseline"] is None else self._trace(body["baseline"])
+        sizes = self.session.sizes(self._trace(body["trace"]), body["sites"], before)
+        return [None if s is None else tuple(s) for s in sizes]
+
     def value(self, body: Body) -> str:
         """One element of a record."""
         return self.session.value(self._trace(body["trace"]), body["site"], body["index"])
@@ -174,6 +180,6 @@ RUNS: dict[str, Callable[[Commands, Any, Any], Any]] = {
 """What every rank does in step, on its main thread."""
 READS: dict[str, Callable[[Commands, Any], Any]] = {
     name: getattr(Commands, name)
-    for name in "tree check tile difference_tile stats value fetch drop".split()
+    for name in "tree check tile difference_tile stats sizes value fetch drop".split()
 }
 """What one rank answers from what it holds, on a thread of its own."""

@@ -14,6 +14,7 @@ from ..interventions import Intervention
 from ..modules import ModuleRow
 from ..plan import Plan
 from ..session import Window
+from ..tensors.sizes import Size
 from ..tensors.stats import Stats
 from ..tensors.tiles import Tile
 from ..traces.trace import Trace
@@ -63,6 +64,14 @@ class Looking:
         """Statistics of a record, made on rank 0."""
         trace.record(site)
         return Stats(**self._read("stats", {"trace": _number(trace), "site": site}))
+
+    def sizes(
+        self, trace: Trace, sites: Sequence[str], baseline: Trace | None = None
+    ) -> list[Size | None]:
+        """How large each record is, or its difference from the one in `baseline`."""
+        before = None if baseline is None else _number(baseline)
+        body = {"trace": _number(trace), "sites": list(sites), "baseline": before}
+        return [None if s is None else Size(*s) for s in self._read("sizes", body)]
 
     def value(self, trace: Trace, site: str, index: Sequence[int]) -> str:
         """One element of a record, exactly."""

@@ -21,8 +21,8 @@ from ..errors import InputError
 from .parcel import pack, unpack
 
 TO_RANKS = frozenset(
-    "load trace generate extract tree check tile difference_tile stats value fetch drop ping "
-    "pause go end where stop".split()
+    "load trace generate extract tree check tile difference_tile stats sizes value fetch drop "
+    "ping pause go end where stop".split()
 )
 TO_KERNEL = frozenset("hello progress reply failed paused where".split())
 MAX_HEADER = 64 << 20

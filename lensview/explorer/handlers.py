@@ -19,9 +19,11 @@ from ..modules import ModuleRow
 from ..sites import Site
 from . import params
 from .jobs import READ, RUN, Answer, Job, Jobs, Lane, Later, Work, error_text
+from .outputs import Outlook, outputs_page
+from .overlays import Overlays
 from .params import RequestError
 from .protocol import Failed, Ok, Request, TileParams
-from .replies import hello, missing, outputs_page, state_of, tile_reply, tree_page, value_text
+from .replies import hello, missing, state_of, tile_reply, tree_page, value_text
 from .rows import entries_from, read_rows
 from .runs import Runs, noting_failure
 
@@ -50,6 +52,8 @@ class Handlers:
         self._jobs = jobs
         self._port = port
         self._tree: list[ModuleRow] | None = None
+        self.overlays = Overlays()
+        outlook = Outlook(runs, self.overlays, self._rows, self._read)
         self._methods: dict[str, Callable[[Request], None]] = {
             "hello": self._hello,
             "tree": self._tree_page,
@@ -59,6 +63,7 @@ class Handlers:
             "tile": self._tile,
             "value": self._value,
             "interventions": self._interventions,
+            **outlook.methods,
             "cancel": self._cancel,
         }
 
@@ -120,7 +125,13 @@ class Handlers:
     def state(self) -> Any:
         """The explorer's state as it is now."""
         port = self._port()
-        return state_of(self._runs, port.selected_site() if port is not None else "")
+        selected = port.selected_site() if port is not None else ""
+        return state_of(self._runs, selected, self.overlays.revision)
+
+    def overlay(self, name: str, values: Any) -> None:
+        """Show the user's numbers; see `Overlays.put`."""
+        paths = (row.path for row in self._rows())
+        self.overlays.put(name, values, paths, self._runs.latest.trace)
 
     def _select(self, request: Request) -> None:
         site = params.text(request.params, "site")

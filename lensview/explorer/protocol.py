@@ -28,6 +28,8 @@ Method = Literal[
     "tile",  # TileParams -> TileReply + one float32 buffer; superseded per view
     "value",  # {site, which, index} -> {text}: one element, exactly
     "interventions",  # {rows: InterventionRow[]} -> State; validates, then runs again
+    "sizes",  # {offset, limit} -> SizesPage
+    "strips",  # {site} -> StripsReply
     "cancel",  # {id} -> {}: asks the request with this id to stop
 ]
 
@@ -130,7 +132,8 @@ class State:
 
     `run` counts runs and changes whenever tiles or outputs may have: 0 before the first.
     `tokens` are the labels of the real tokens of batch row 0. `edited` is empty unless an
-    enabled intervention ran. `busy` names the run in progress or is empty.
+    enabled intervention ran. `busy` names the run in progress or is empty. `overlays` changes with
+    every call of `Explorer.overlay`.
     """
 
     run: int
@@ -142,6 +145,7 @@ class State:
     edited: list[NextToken]
     interventions: list[InterventionRow]
     notes: list[str]
+    overlays: int
 
 
 @dataclass(frozen=True)
@@ -165,16 +169,18 @@ class TreePage:
     """Reply to ``tree``: rows ``offset`` to ``offset + len(rows)`` of ``total``, in definition
     order (parents before children).
 
-    Each row is ``[name, depth, class, parameters, weights, note]``: `name` the last segment of
-    the path as written in a site (the root's is ``""``, depth 0; a child of the root has depth
+    Each row is ``[name, depth, class, parameters, weights, note, place]``: `name` the last segment
+    of the path as written in a site (the root's is ``""``, depth 0; a child of the root has depth
     1), `class` an index into `classes`, `parameters` the number of elements in the whole
     subtree, `weights` the shape of the module's own main weight as text (``"576 x 1536"``) or
-    ``""``, `note` a short remark (``"tied"``) or ``""``.
+    ``""``, `note` short remarks (``"tied, container"``) or ``""``, `place` an index into `places`,
+    which are the dtype and the device of that weight (``"float32 cpu"``).
     """
 
     total: int
     offset: int
     classes: list[str]
+    places: list[str]
     rows: list[list[Any]]
 
 
@@ -183,12 +189,50 @@ class OutputsPage:
     """Reply to ``outputs``: per tree row, the shape of its output in the latest run.
 
     `rows[i]` is an index into `shapes`, or -1 where the latest run recorded nothing there.
+    `calls[i]` is how often the module was called in it, -1 where nobody counted.
     """
 
     run: int
     offset: int
     shapes: list[str]
     rows: list[int]
+    calls: list[int]
+
+
+@dataclass(frozen=True)
+class SizesPage:
+    """Reply to ``sizes``: per tree row, how large its output was in the latest run.
+
+    `rms` is the root mean square over the finite elements of the first call's output, null where
+    nothing was recorded or nothing is finite; `odd` counts the NaN and infinite ones. `changes` is
+    the same of the difference to the run without interventions, empty where none was on. `overlay`
+    are the numbers that the user's code laid over the modules under `overlay_name`, empty without
+    any. A page ends early where its numbers took long: ask on from ``offset + len(rms)``.
+    """
+
+    run: int
+    offset: int
+    rms: list[float | None]
+    odd: list[int]
+    changes: list[float | None]
+    overlay_name: str
+    overlay: list[float | None]
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Numbers of the user's code, one per token of a site."""
+
+    name: str
+    values: list[float]
+
+
+@dataclass(frozen=True)
+class StripsReply:
+    """Reply to ``strips``: what the user's code laid beside the rows of a site."""
+
+    site: str
+    strips: list[Strip]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from .protocol import (
     Hello,
     InterventionRow,
     NextToken,
-    OutputsPage,
     State,
     TileParams,
     TileReply,
@@ -85,7 +84,7 @@ def fit_labels(labels: Sequence[str], budget: int) -> list[str]:
 # --- state -----------------------------------------------------------------------------------
 
 
-def state_of(runs: Runs, selected: str) -> State:
+def state_of(runs: Runs, selected: str, overlays: int = 0) -> State:
     """All that a view shows besides tree and tiles."""
     with runs.lock:
         latest, wanted = runs.latest, runs.wanted
@@ -111,6 +110,7 @@ def state_of(runs: Runs, selected: str) -> State:
         edited=_labelled(latest.top_edited, tokenizer),
         interventions=[_bounded(row) for row in rows],
         notes=[clip(note, MAX_NOTE) for note in notes],
+        overlays=overlays,
     )
 
 
@@ -165,53 +165,21 @@ def hello(session: Session, modules: int, state: State) -> Hello:
 def tree_page(rows: Sequence[ModuleRow], offset: int, limit: int) -> TreePage:
     """Rows from `offset` on, at most `limit` and as many as fit a message."""
     classes: dict[str, int] = {}
+    places: dict[str, int] = {}
     page: list[list[Any]] = []
     size = 0
     for row in rows[offset : offset + limit]:
         known = len(classes)
         index = classes.setdefault(clip(row.class_name, 200), known)
         weights = "" if row.weights is None else " x ".join(map(str, row.weights))
-        line = [row.name, row.depth, index, row.parameters, weights, clip(row.note, 400)]
+        place = places.setdefault(f"{row.dtype} {row.device}".strip(), len(places))
+        note = clip(row.note, 400)
+        line = [row.name, row.depth, index, row.parameters, weights, note, place]
         size += json_bytes(line) + (json_bytes(row.class_name) if index == known else 0) + 2
         if size > PAGE_BYTES and page:
             break
         page.append(line)
-    return TreePage(total=len(rows), offset=offset, classes=list(classes), rows=page)
-
-
-def outputs_page(rows: Sequence[ModuleRow], latest: Latest, offset: int, limit: int) -> OutputsPage:
-    """The shape of each row's output in the latest run."""
-    shapes: dict[str, int] = {}
-    indices: list[int] = []
-    recorded = _output_shapes(latest.trace)
-    size = 0
-    for row in rows[offset : offset + limit]:
-        text = recorded.get(row.path)
-        if text is not None and text not in shapes:
-            size += len(text) + 4
-            shapes[text] = len(shapes)
-        size += 8
-        if size > PAGE_BYTES and indices:
-            break
-        indices.append(-1 if text is None else shapes[text])
-    return OutputsPage(run=latest.run, offset=offset, shapes=list(shapes), rows=indices)
-
-
-def _output_shapes(trace: Trace | None) -> dict[str, str]:
-    """Module path to its output's shape; of several calls the first one's, and how many more."""
-    found: dict[str, str] = {}
-    more: dict[str, int] = {}
-    for text in trace.sites if trace is not None else ():
-        site = Site.parse(text)
-        if site.side != "output" or site.leaf or site.op is not None or trace is None:
-            continue
-        if site.path in found:
-            more[site.path] = more.get(site.path, 1) + 1
-        else:
-            shape = " x ".join(map(str, trace.shape(text))) or "scalar"
-            rows = trace.rows(text)
-            found[site.path] = f"{shape}, {rows}" if rows in UNUSUAL_ROWS else shape
-    return {p: f"{s}, {more[p]} calls" if p in more else s for p, s in found.items()}
+    return TreePage(len(rows), offset, list(classes), list(places), page)
 
 
 # --- tiles and values ------------------------------------------------------------------------

@@ -181,6 +181,23 @@ class Explorer(anywidget.AnyWidget):
         html = snapshot_html(runs, self.selected)
         display({"text/html": html, "text/plain": repr(self)}, raw=True)  # type: ignore[no-untyped-call]
 
+    def overlay(self, name: str, values: Any) -> None:
+        """Show numbers of your own with the model's: as the tree's bars, or beside a heatmap.
+
+        Args:
+            name: what they are, a short text; the same name again replaces what it showed.
+            values: a mapping of module paths to numbers, shown as the tree's bars; a mapping of
+                sites to 1-D tensors of one number per token (T,), or one such tensor for every
+                site that has tokens, shown beside the rows; or None, which takes them away.
+
+        Raises:
+            InputError: values of another kind, or not one per token of the latest run.
+            SiteError: a module that the model does not have.
+        """
+        self._open()
+        self._handlers.overlay(name, values)
+        self._push()
+
     def close(self) -> None:
         """End the explorer: its runs are cancelled, its threads end, its traces are let go."""
         runs, self._runs = getattr(self, "_runs", None), None

@@ -248,6 +248,11 @@ class Trace(Mapping[str, Tensor]):
         """The dtype of a record; otherwise as `shape`."""
         return dtype_of(self.record(text))
 
+    def calls(self, text: str) -> int | None:
+        """How often the module at a site was called in this run, recorded or not; None where the
+        run did not watch it."""
+        return self._parts.calls.get(str(Site.parse(text).at_call(None)))
+
     # --- tokens and predictions --------------------------------------------------------------
 
     def aligned(self, text: str) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from ..modules import original
+from ..modules import QUANTIZERS, original
 from ..parallel.styles import is_sharded, sharding
 from ..sites import join
 from ..values import leaves
@@ -22,11 +22,9 @@ from .findings import Finding, Level
 from .fragments import fragment
 from .unwrap import is_compiled
 
-_QUANTIZED = ("bitsandbytes", "auto_gptq", "gptqmodel", "awq", "hqq", "quanto", "torchao", "aqlm")
 EAGERLY = "captured eagerly; a call outside a capture goes on compiled."
 _OUR_ROOM = "lensview.taps"
 _RECORDS_OUTPUTS = "transformers.utils."
-"""Packages by the beginning of their names; none is imported."""
 
 
 def notes(model: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[Finding]:
@@ -102,7 +100,7 @@ def _module(path: str, module: nn.Module) -> Iterator[Finding]:
         yield _fine("gradient checkpointing", path, what)
     if any(base.__module__.partition(".")[0] == "peft" for base in cls.__mro__):
         yield from _adapter(path, module)
-    if cls.__module__.partition(".")[0] in _QUANTIZED:
+    if cls.__module__.partition(".")[0] in QUANTIZERS:
         what = f"its values are those of {cls.__module__.partition('.')[0]}'s {cls.__name__}."
         yield _fine("quantized", path, what)
     elif cls.__module__.startswith("torch.ao.nn.quantized") and "PackedParams" not in cls.__name__:

@@ -331,8 +331,9 @@ def test_an_explorer_over_ranks(session: RankSession, local: lv.LocalSession) ->
 
 def test_an_explorer_pulls_pictures_not_tensors(session: RankSession) -> None:
     """The tree's shapes, tiles, numbers and differences of an explorer fetch no record."""
+    from lensview.explorer.outputs import outputs_page
     from lensview.explorer.protocol import TileParams
-    from lensview.explorer.replies import outputs_page, tile_reply, value_text
+    from lensview.explorer.replies import tile_reply, value_text
 
     explorer = lv.explore(session)
     try:

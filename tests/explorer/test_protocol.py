@@ -31,6 +31,9 @@ BODIES = [
     "Hello",
     "TreePage",
     "OutputsPage",
+    "SizesPage",
+    "Strip",
+    "StripsReply",
     "TileParams",
     "TileReply",
 ]
@@ -52,7 +55,10 @@ def in_typescript(kind: Any, where: str) -> str:
     if dataclasses.is_dataclass(kind):
         return typing.cast(type, kind).__name__
     if origin is list:
-        return "TreeRow[]" if where == "TreePage.rows" else f"{in_typescript(inside[0], where)}[]"
+        if where == "TreePage.rows":
+            return "TreeRow[]"
+        inner = in_typescript(inside[0], where)
+        return f"({inner})[]" if " | " in inner else f"{inner}[]"
     if origin is dict:
         return "State" if where == "Event.state" else "Record<string, unknown>"
     if origin is typing.Literal:

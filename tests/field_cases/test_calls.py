@@ -219,8 +219,9 @@ def test_o06_rows_of_an_expert_that_look_like_a_batch_of_tokens() -> None:
 
 def test_o06_what_is_shown_of_experts() -> None:
     """Pictures say what the rows are, and no token stands beside them."""
+    from lensview.explorer.outputs import outputs_page
     from lensview.explorer.protocol import TileParams
-    from lensview.explorer.replies import outputs_page, tile_reply
+    from lensview.explorer.replies import tile_reply
     from lensview.explorer.runs import Latest
 
     model, ids = mixtral("grouped_mm"), IDS[:, :3]
