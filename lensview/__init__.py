@@ -59,6 +59,7 @@ from .wrappers.unwrap import unwrap
 
 if TYPE_CHECKING:
     from . import figures
+    from .bridge.attach import AttachedSession, attach
     from .bridge.launch import launch
     from .bridge.session import RankSession
     from .capture.effects import Effect, effects
@@ -75,6 +76,8 @@ if TYPE_CHECKING:
     from .wrappers.report import findings
 
 _LATER = {
+    "AttachedSession": "bridge.attach",
+    "attach": "bridge.attach",
     "launch": "bridge.launch",
     "RankSession": "bridge.session",
     "Effect": "capture.effects",
@@ -100,6 +103,7 @@ _LATER = {
 
 __all__ = [
     "Args",
+    "AttachedSession",
     "CaptureUnsupportedError",
     "DegreeError",
     "Diff",
@@ -140,6 +144,7 @@ __all__ = [
     "__version__",
     "add",
     "at",
+    "attach",
     "call",
     "clamp",
     "demo",

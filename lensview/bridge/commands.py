@@ -1,7 +1,7 @@
 """Commands: what a rank does when the kernel asks.
 
 Owns the model of this rank, the traces that it keeps for the kernel, and one function per command.
-How commands come and how answers go is `worker.py`'s.
+How commands come and how answers go is `rank.py`'s.
 """
 
 from __future__ import annotations
@@ -158,8 +158,15 @@ class Commands:
         return {site: trace[site] for site in body["sites"]}
 
     def drop(self, body: Body) -> Any:
-        """Let go of a trace that the kernel has let go of."""
+        """Let go of a trace that the kernel has let go of; of all (None), where it has left."""
+        if body["trace"] is None:
+            self._traces.clear()
         self._traces.pop(body["trace"], None)
+
+    def tokenizer(self, body: Body) -> Any:
+        """The files of the tokenizer, for a kernel that does not see this machine's."""
+        folder = self._folder / "tokenizer"
+        return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
     def _trace(self, number: int) -> Trace:
         found = self._traces.get(number)
@@ -174,6 +181,6 @@ RUNS: dict[str, Callable[[Commands, Any, Any], Any]] = {
 """What every rank does in step, on its main thread."""
 READS: dict[str, Callable[[Commands, Any], Any]] = {
     name: getattr(Commands, name)
-    for name in "tree check tile difference_tile stats value fetch drop".split()
+    for name in "tree check tile difference_tile stats value fetch drop tokenizer".split()
 }
 """What one rank answers from what it holds, on a thread of its own."""

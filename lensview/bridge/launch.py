@@ -11,18 +11,21 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from os import PathLike
 from typing import Any
 
 from ..errors import InputError
+from .processes import Processes
 from .session import RankSession
 from .summary import error_of
 from .team import Team
 from .verdicts import Limits
 
 LOADING_SECONDS = 1800.0
+Tokenizer = Callable[[Team, Mapping[str, Any]], Any]
+"""Reads the ranks' tokenizer, from what rank 0 said of it."""
 
 
 def launch(
@@ -69,33 +72,15 @@ def launch(
         raise InputError(f"tp is the number of ranks, 1 or more, not {tp!r}.")
     if device not in (None, "cpu"):
         raise InputError(f"device is 'cpu' or None, not {device!r}.")
-    own = _is_function(name)
-    spec = {
-        "loader": name if own else "",
-        "path": os.path.abspath(name) if os.path.isdir(name) else name,
-        "options": dict(options or {}),
-        "timeout": timeout,
-    }
+    spec = spec_of(name, options or {}, timeout, tp)
     limits = Limits(idle=idle, silent=silent)
     patient = replace(limits, idle=loading, silent=loading)
     variables = _environment(tp, device, env or {})
 
     def start() -> tuple[Team, dict[str, Any], Any]:
-        team = Team(tp, limits, variables, quiet)
+        team = Team(Processes(tp, variables), limits, quiet)
         _teams.add(team)
-        try:
-            team.come(patient)
-            pending = team.run("load", spec, limits=patient)
-            error = team.settled(pending)
-            if error is not None:
-                raise error_of(error, None, None)
-            about = pending.result()
-            for rank in team.ranks:
-                rank.doing = "ready"
-            return team, about, _tokenizer(team, about)
-        except BaseException:
-            team.close()
-            raise
+        return prepared(team, spec, patient, _tokenizer)
 
     begun = time.monotonic()
     session = RankSession(start)
@@ -103,6 +88,37 @@ def launch(
         seconds = time.monotonic() - begun
         print(f"lens: {session.title} is ready on {tp} ranks ({seconds:.0f} s)", file=sys.stderr)
     return session
+
+
+def prepared(
+    team: Team, spec: Mapping[str, Any], patient: Limits, tokenizer: Tokenizer
+) -> tuple[Team, dict[str, Any], Any]:
+    """The team once its ranks have come and hold the model; what rank 0 said of it."""
+    try:
+        if not team.job.attached:
+            team.come(patient)
+        pending = team.run("load", spec, limits=patient)
+        error = team.settled(pending)
+        if error is not None:
+            raise error_of(error, None, None)
+        about = pending.result()
+        for rank in team.ranks:
+            rank.doing = "ready"
+        return team, about, tokenizer(team, about)
+    except BaseException:
+        team.close()
+        raise
+
+
+def spec_of(name: str, options: Mapping[str, Any], timeout: float, tp: int) -> dict[str, Any]:
+    """What the ranks load, as they take it; see `launch`."""
+    return {
+        "loader": name if _is_function(name) else "",
+        "path": os.path.abspath(name) if os.path.isdir(name) else name,
+        "options": dict(options),
+        "timeout": timeout,
+        "tp": tp,
+    }
 
 
 def _is_function(name: str) -> bool:
@@ -127,7 +143,7 @@ def _tokenizer(team: Team, about: Mapping[str, Any]) -> Any:
         return None
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(team.folder / "tokenizer")
+    return AutoTokenizer.from_pretrained(team.job.folder / "tokenizer")
 
 
 _teams: weakref.WeakSet[Team] = weakref.WeakSet()

@@ -22,9 +22,9 @@ from ..interventions import Intervention
 from ..plan import Plan
 from ..traces.trace import Trace, extracted
 from ..watch import Watch
+from .job import RankState
 from .looking import Looking
 from .pending import Pending
-from .processes import RankState
 from .remote import RemoteTrace
 from .summary import error_of, generation_of, plan_body
 from .team import Team
