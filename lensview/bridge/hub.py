@@ -16,7 +16,7 @@ from typing import Any
 
 from ..version import VERSION
 from .connection import JobKeys
-from .job import LAST_LINES, rank_name
+from .job import END, LAST_LINES, rank_name
 from .line import Parts
 from .relay import Relay, heading, renumbered
 from .wire import TO_HUB, TO_KERNEL, TO_RANKS, Message, WireError, frames, message_of
@@ -112,8 +112,8 @@ class Hub:
 
     def _note(self, known: Known, told: dict[str, Any]) -> None:
         line = told.pop("line", None)
-        if isinstance(line, str):
-            known.lines.append(line)
+        if isinstance(line, str) and (not (parts := line.partition(END))[1] or parts[0]):
+            known.lines.append(parts[0])
         known.told.update(told)
 
     def _say_ready(self) -> None:

@@ -88,8 +88,8 @@ class Verdict:
         if not any(lines.values()) and job.launcher:
             said = "\n  ".join(list(job.launcher)[-SHOWN_LINES:])
             parts.append(f"Last lines of torchrun:\n  {said}")
-        stopped = "" if job.lost else "All ranks were stopped, and what they held is gone: "
-        parts.append(f"{stopped}{job.remedy}.")
+        stopped = "To go on" if job.lost else "All ranks were stopped, and what they held is gone"
+        parts.append(f"{stopped}: {job.remedy}.")
         return WorkerError("\n".join(parts), self.rank, code, self.traceback, lines)
 
 

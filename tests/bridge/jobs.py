@@ -47,7 +47,12 @@ class Job:
             "CUDA_VISIBLE_DEVICES": "",
             **(env or {}),
         }
-        self.agents = [_start(command, log, variables) for log in self._logs]
+        # The first holds the rendezvous; without it the others would end too.
+        hosts = [[f"--rdzv-conf=is_host={int(i == 0)}"] for i in range(nodes)]
+        self.agents = [
+            _start([*command[:3], *host, *command[3:]], log, variables)
+            for host, log in zip(hosts, self._logs, strict=True)
+        ]
 
     def attach(self, **options: Any) -> lv.AttachedSession:
         """Attach, once the job has written its file."""

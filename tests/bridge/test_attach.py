@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -14,7 +16,9 @@ import pytest
 import torch
 
 import lensview as lv
+from lensview.bridge.connection import JobKeys
 
+from . import faulty
 from .jobs import ROOT, Job
 from .test_failures import family, gone
 
@@ -120,10 +124,9 @@ def test_an_agent_that_is_killed(job: Job) -> None:
     session = job.attach()
     pids = [pid for agent in job.agents for pid in family(agent.pid)]
     slow = lv.call(LATE, source=SLOW)
-    rank = 1 if "rank 1" in job._logs[1].read_text() else 0
     job.agents[1].kill()
     begun = time.monotonic()
-    with pytest.raises(lv.WorkerError, match=f"Rank {rank}") as caught:
+    with pytest.raises(lv.WorkerError, match=r"Rank [01] is gone: its launcher") as caught:
         session.generate(IDS, LATE, slow, max_new_tokens=50)
     took = time.monotonic() - begun
     print(f"\nAn agent was killed: told after {took:.1f} s: {str(caught.value).splitlines()[0]}")
@@ -133,3 +136,91 @@ def test_an_agent_that_is_killed(job: Job) -> None:
     assert not job.file.exists()
     with pytest.raises(lv.InputError, match="does not exist"):
         session.restart()
+
+
+def test_a_file_that_is_not_to_be_used(tmp_path: Path) -> None:
+    keys = JobKeys()
+    file = tmp_path / "job.json"
+    keys.connection("tcp://127.0.0.1:9", host="here", ranks=1, tp=1).write(file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [f.name for f in tmp_path.iterdir()] == ["job.json"]
+    begun = time.monotonic()
+    with pytest.raises(lv.WorkerError, match=r"Nobody answers at tcp://127\.0\.0\.1:9"):
+        lv.attach(file, patience=1.0)
+    assert time.monotonic() - begun < 5
+    file.chmod(0o640)
+    with pytest.raises(lv.InputError, match=r"open to others \(mode 0640\)"):
+        lv.attach(file)
+    file.chmod(0o600)
+    body = json.loads(file.read_text())
+    for wrong, told in {
+        json.dumps({**body, "version": "0.0.9"}): "runs lensview 0.0.9",
+        json.dumps({**body, "ranks": "2"}): "is no connection file",
+        "[]": "is no connection file",
+        "{": "is no connection file",
+    }.items():
+        file.write_text(wrong)
+        with pytest.raises(lv.InputError, match=told):
+            lv.attach(file)
+    with pytest.raises(lv.InputError, match="does not exist"):
+        lv.attach(tmp_path / "none.json")
+
+
+def test_nobody_is_attached_for_long(folder: Path, tmp_path: Path) -> None:
+    """A job that is left alone ends by itself, and says why."""
+    job = Job(tmp_path, str(folder), "--unattended", "3")
+    try:
+        with job.attach() as session:
+            time.sleep(4)
+            session.ping()
+        assert job.running()
+        assert job.codes(30) == [0], job.log()
+        assert "nobody has been attached for" in job.log()
+        assert not job.file.exists()
+    finally:
+        job.end()
+
+
+@pytest.fixture(scope="module")
+def one(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """A job of one rank."""
+    job = Job(tmp_path_factory.mktemp("one"), str(folder))
+    job.attach().stop()
+    yield job
+    job.end()
+
+
+def test_a_rank_that_fails_ends_the_job(folder: Path, tmp_path: Path) -> None:
+    options = json.dumps({"path": str(folder)})
+    job = Job(tmp_path, "faulty:load", "--options", options, ranks=2)
+    try:
+        session = job.attach()
+        begun = time.monotonic()
+        with pytest.raises(lv.WorkerError, match="Rank 1 ended with exit code 9") as caught:
+            session.trace(torch.tensor([[faulty.EXIT, 3, 9]]), LATE)
+        assert time.monotonic() - begun < 20
+        assert caught.value.last_lines[1][-1] == "about to exit"
+        assert job.codes(30) != [0]
+    finally:
+        job.end()
+
+
+@pytest.mark.full
+def test_a_load_that_fails_ends_the_job(folder: Path, tmp_path: Path) -> None:
+    job = Job(tmp_path, "faulty:not_a_model", ranks=1)
+    try:
+        with pytest.raises(lv.LensError, match="returned a str"):
+            job.attach()
+        assert job.codes(30) != [0]
+        assert "could not be loaded" in job.log()
+    finally:
+        job.end()
+
+
+def test_a_session_ends_its_job(one: Job) -> None:
+    """Last of those that use it."""
+    session = one.attach()
+    pids = [pid for agent in one.agents for pid in family(agent.pid)]
+    session.end()
+    assert one.codes(30) == [0], one.log()
+    assert gone(pids, 1) and not one.file.exists()
