@@ -48,7 +48,7 @@ class Attached(Job):
         self.connection = JobConnection.read(file)
         if address:
             self.connection = replace(self.connection, endpoint=address)
-        super().__init__(self.connection.ranks)
+        super().__init__(self.connection.ranks, self.connection.tp)
         self.remedy = "see the job's output; where it runs, session.restart() attaches to it anew"
         self.busy: dict[int, int] = {}
         self.folder = private_folder()

@@ -31,6 +31,7 @@ class Commands:
     """One rank's model and what was recorded on it.
 
     Attributes:
+        rank: among those that hold one model together, once it is loaded; before, among all.
         planned: the plan of the command in hand.
         agreed: what the command in hand came to, as far as it must be the same on every rank.
     """
@@ -58,7 +59,8 @@ class Commands:
         model, tokenizer = load(spec, say)
         self._session = LocalSession(model, tokenizer)
         self.agreed = self._session.title
-        if self.rank:
+        number, self.rank = self.rank, self.rank % int(spec["tp"])
+        if number:
             return None
         kept = tokenizer is not None and keep_tokenizer(tokenizer, self._folder / "tokenizer")
         return {

@@ -12,7 +12,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ class Job(ABC):
 
     Attributes:
         ranks: one state per rank.
+        groups: the numbers of the ranks that hold one model together, for each copy of it.
         folder: of this process alone, for as long as the job is.
         launcher: the last lines of torchrun itself.
         gone: set once every process has ended.
@@ -76,8 +77,9 @@ class Job(ABC):
     first = 1
     attached = False
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, tp: int) -> None:
         self.ranks = [RankState(rank) for rank in range(size)]
+        self.groups = [range(first, first + tp) for first in range(0, size, tp)]
         self.launcher: deque[str] = deque(maxlen=LAST_LINES)
         self.gone = threading.Event()
         self.changed: Callable[[], None] = lambda: None
@@ -115,9 +117,9 @@ class Job(ABC):
         self.ranks[rank].doing = doing
         self._unshown.append((rank, doing))
 
-    def output_is_complete(self, number: int) -> bool:
-        """Whether every living rank's output for a command is here."""
-        alive = [r.rank for r in self.ranks if r.exit is None and not r.gone]
+    def output_is_complete(self, number: int, ranks: Iterable[int]) -> bool:
+        """Whether the output of those of `ranks` that live is here, for a command."""
+        alive = [n for n in ranks if self.ranks[n].exit is None and not self.ranks[n].gone]
         return self.gone.is_set() or all(self._ended[rank] >= number for rank in alive)
 
     def note(self, told: dict[str, Any]) -> None:

@@ -32,6 +32,7 @@ def launch(
     path: str | PathLike[str],
     *,
     tp: int = 2,
+    dp: int = 1,
     device: str | None = None,
     options: Mapping[str, Any] | None = None,
     timeout: float = 7200.0,
@@ -52,6 +53,8 @@ def launch(
             parallel plan; or ``"module:function"`` of yours, which every rank calls and which
             returns a model, or a model and its tokenizer. The ranks see this process's `sys.path`.
         tp: over how many ranks the model is split.
+        dp: how many such groups of ranks there are, each with a model of its own. A dataset's
+            extraction is spread over them; all else runs on the first, and the others sleep.
         device: "cpu" keeps off the GPUs; None takes one GPU for each rank where there are so many.
         options: for ``from_pretrained`` or your function, as keywords.
         timeout: of the ranks' process group, in seconds. Time between commands does not count.
@@ -68,17 +71,18 @@ def launch(
         LensError, Exception: what loading raised, where all ranks raised it.
     """
     name = os.fspath(path)
-    if isinstance(tp, bool) or not isinstance(tp, int) or tp < 1:
-        raise InputError(f"tp is the number of ranks, 1 or more, not {tp!r}.")
+    for word, number in {"tp": tp, "dp": dp}.items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise InputError(f"{word} is a number of ranks, 1 or more, not {number!r}.")
     if device not in (None, "cpu"):
         raise InputError(f"device is 'cpu' or None, not {device!r}.")
     spec = spec_of(name, options or {}, timeout, tp)
     limits = Limits(idle=idle, silent=silent)
     patient = replace(limits, idle=loading, silent=loading)
-    variables = _environment(tp, device, env or {})
+    variables = _environment(tp * dp, device, env or {})
 
     def start() -> tuple[Team, dict[str, Any], Any]:
-        team = Team(Processes(tp, variables), limits, quiet)
+        team = Team(Processes(tp * dp, tp, variables), limits, quiet)
         _teams.add(team)
         return prepared(team, spec, patient, _tokenizer)
 
@@ -86,7 +90,8 @@ def launch(
     session = RankSession(start)
     if not quiet:
         seconds = time.monotonic() - begun
-        print(f"lens: {session.title} is ready on {tp} ranks ({seconds:.0f} s)", file=sys.stderr)
+        ranks = f"{dp} x {tp}" if dp > 1 else tp
+        print(f"lens: {session.title} is ready on {ranks} ranks ({seconds:.0f} s)", file=sys.stderr)
     return session
 
 
@@ -97,7 +102,7 @@ def prepared(
     try:
         if not team.job.attached:
             team.come(patient)
-        pending = team.run("load", spec, limits=patient)
+        pending = team.run("load", spec, None, patient, range(len(team.job.groups)))
         error = team.settled(pending)
         if error is not None:
             raise error_of(error, None, None)
@@ -127,14 +132,14 @@ def _is_function(name: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in names)
 
 
-def _environment(tp: int, device: str | None, more: Mapping[str, str]) -> dict[str, str]:
+def _environment(size: int, device: str | None, more: Mapping[str, str]) -> dict[str, str]:
     # What can be imported here can be imported there: lensview, and the user's own modules.
     paths = [path or os.getcwd() for path in sys.path]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     if device == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = ""
     # torchrun would say at length that it sets this.
-    env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // tp)))
+    env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // size)))
     return {**env, **more}
 
 

@@ -33,8 +33,8 @@ ALONE = (sys.executable, "-I", "-S", "-u", guard.__file__)
 class Processes(Job):
     """A job of torchrun that this process starts, and that ends with it."""
 
-    def __init__(self, size: int, env: Mapping[str, str]) -> None:
-        super().__init__(size)
+    def __init__(self, size: int, tp: int, env: Mapping[str, str]) -> None:
+        super().__init__(size, tp)
         self.folder = private_folder()
         self._env = dict(env)
         self._guard: subprocess.Popen[bytes] | None = None

@@ -42,7 +42,7 @@ class Team:
         self.limits = limits
         self.job = job
         self._turn = threading.Condition()
-        self._runs = threading.Lock()
+        self._runs = [threading.Lock() for _ in job.groups]
         self._numbers = itertools.count()
         self._pending: dict[int, Pending] = {}
         self._left: list[tuple[Pending, Cancel]] = []
@@ -69,21 +69,30 @@ class Team:
     # --- commands ------------------------------------------------------------------------------
 
     def run(
-        self, kind: str, body: Any, watch: Watch | None = None, limits: Limits | None = None
+        self,
+        kind: str,
+        body: Any,
+        watch: Watch | None = None,
+        limits: Limits | None = None,
+        groups: Iterable[int] = (0,),
     ) -> Pending:
-        """What all ranks do in step; one such command at a time.
+        """What the ranks of a group do in step; one such command at a time.
+
+        Args:
+            groups: by number; several do it each for itself.
 
         Raises:
             WorkerError: a rank failed, now or before; the ranks are gone.
             RunCancelled: `watch` was cancelled, and all ranks stopped alike.
         """
-        while not self._runs.acquire(timeout=STEP_SECONDS):
-            if watch is not None:
-                watch.check()
-        try:
-            pending = self._ask(kind, body, range(len(self.ranks)), watch, limits)
-        finally:
-            self._runs.release()
+        with contextlib.ExitStack() as held:
+            for group in sorted(groups):
+                while not self._runs[group].acquire(timeout=STEP_SECONDS):
+                    if watch is not None:
+                        watch.check()
+                held.callback(self._runs[group].release)
+            to = [rank for group in groups for rank in self.job.groups[group]]
+            pending = self._ask(kind, body, to, watch, limits)
         self._complete_output(pending)
         return pending
 
@@ -222,7 +231,7 @@ class Team:
         end = time.monotonic() + OUTPUT_SECONDS
         with self._turn:
             self._turn.wait_for(
-                lambda: self.job.output_is_complete(pending.number),
+                lambda: self.job.output_is_complete(pending.number, pending.to),
                 max(0.0, end - time.monotonic()),
             )
         self.show_output()
@@ -240,7 +249,7 @@ class Team:
         if found is not None:
             raise self.fail(found)
         warn(pending)
-        first = pending.answers[0]
+        first = pending.first
         if first.kind != "failed":
             return None
         if first.body["class"] == "RunCancelled":

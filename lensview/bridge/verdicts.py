@@ -164,7 +164,7 @@ def _raised_alone(p: Pending, job: Job, limits: Limits, now: float) -> Verdict |
 
 
 def _hangs(p: Pending, job: Job, limits: Limits, now: float) -> Verdict | None:
-    quiet = now - max([p.news_at, *(s.alive_at for s in job.ranks)])
+    quiet = now - max([p.news_at, *(job.ranks[rank].alive_at for rank in p.to)])
     if quiet > limits.idle:
         return Verdict(
             min(p.waiting),

@@ -1,4 +1,4 @@
-"""A job on the network says nothing to a peer without its key, and takes no harm from one with it."""
+"""A job on the network says nothing to a peer without its key, and one with it does no harm."""
 
 from __future__ import annotations
 
