@@ -60,6 +60,7 @@ from .wrappers.unwrap import unwrap
 
 if TYPE_CHECKING:
     from . import figures
+    from .bridge.attach import AttachedSession, attach
     from .bridge.launch import launch
     from .bridge.session import RankSession
     from .capture.effects import Effect, effects
@@ -78,6 +79,8 @@ if TYPE_CHECKING:
     from .wrappers.report import findings
 
 _LATER = {
+    "AttachedSession": "bridge.attach",
+    "attach": "bridge.attach",
     "launch": "bridge.launch",
     "RankSession": "bridge.session",
     "Effect": "capture.effects",
@@ -107,6 +110,7 @@ _LATER = {
 __all__ = [
     "ActivationDataset",
     "Args",
+    "AttachedSession",
     "CaptureUnsupportedError",
     "DatasetError",
     "DegreeError",
@@ -148,6 +152,7 @@ __all__ = [
     "__version__",
     "add",
     "at",
+    "attach",
     "call",
     "clamp",
     "demo",

@@ -36,7 +36,7 @@ DEMO = "demo"
 DEMO_PROMPT = "The capital of France is"
 RESULT = "_lens"
 """The name in the user's namespace under which the latest explorer is left."""
-FLAGS = ("--prompt", "--sites", "--tokenizer", "--tp")
+FLAGS = ("--prompt", "--sites", "--tokenizer", "--tp", "--attach")
 TOKENIZER_NAMES = ("tokenizer", "tok")
 
 
@@ -70,6 +70,13 @@ class LensMagics(Magics):
         "an id that transformers loads, or a 'module:function' of yours that returns it.",
     )
     @argument(
+        "--attach",
+        metavar="FILE",
+        default=None,
+        help="explore the model of a job that a scheduler started, by the connection file that it "
+        "wrote: torchrun … -m lensview.bridge.worker --connection FILE --path MODEL.",
+    )
+    @argument(
         "model",
         nargs="?",
         default=None,
@@ -93,6 +100,10 @@ class LensMagics(Magics):
             a model over two processes. Running the cell again uses them again; another path or
             number ends them. _lens.session.stop() ends them too.
 
+        %lens --attach FILE
+            a model that a job holds, on one machine or several. Running the cell again stays
+            attached; another file detaches, as _lens.session.stop() does. The job goes on.
+
         Running the cell again closes the explorer that it made before.
         """
         arguments = _arguments(type(self).lens, line)
@@ -115,7 +126,7 @@ class LensMagics(Magics):
     def _explorer(self, arguments: Any, cell: str | None) -> Explorer:
         names = self._names
         prompt = arguments.prompt if cell is None else cell.strip("\n")
-        if arguments.tp is not None:
+        if arguments.tp is not None or arguments.attach is not None:
             return explore(self._ranks(arguments), None, prompt, arguments.sites)
         model, tokenizer = self._model(arguments, names)
         if model is None:
@@ -129,24 +140,25 @@ class LensMagics(Magics):
 
     def _ranks(self, arguments: Any) -> RankSession:
         """The session over ranks that the line names: that of an earlier cell, or a new one."""
-        text, tp = arguments.model, arguments.tp
-        if text is None:
-            raise UsageError("%lens --tp N takes a path or an id: %lens --tp 2 path/to/model.")
         if arguments.tokenizer is not None:
-            raise UsageError("%lens --tp takes the tokenizer that lies beside the model.")
+            raise UsageError("Over ranks the tokenizer is the one that lies beside the model.")
+        text, tp = arguments.model, arguments.tp
+        if arguments.attach is not None:
+            if text is not None or tp is not None:
+                raise UsageError("%lens --attach FILE takes no model: the job has one.")
+            text, tp = arguments.attach, 0
+        elif text is None:
+            raise UsageError("%lens --tp N takes a path or an id: %lens --tp 2 path/to/model.")
         given = self._names.get(text)
-        path = given if isinstance(given, (str, PathLike)) else text
-        wanted = (fspath(path), tp)
+        path = fspath(given if isinstance(given, (str, PathLike)) else text)
         if self._launched is not None:
             key, session = self._launched
-            if key == wanted and session.ready:
+            if key == (path, tp) and session.ready:
                 return session
             session.stop()
             self._launched = None
-        from .bridge.launch import launch
-
-        session = launch(path, tp=tp)
-        self._launched = (wanted, session)
+        session = _over_ranks(path, tp)
+        self._launched = ((path, tp), session)
         return session
 
     def _model(self, arguments: Any, names: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -207,6 +219,17 @@ class LensMagics(Magics):
                 f"or run tensors: {RESULT}.run(inputs)."
             )
         return None
+
+
+def _over_ranks(path: str, tp: int) -> RankSession:
+    """A session over `tp` new ranks, or (0) over those of the job that wrote the file `path`."""
+    if tp:
+        from .bridge.launch import launch
+
+        return launch(path, tp=tp)
+    from .bridge.attach import attach
+
+    return attach(path)
 
 
 def _say(text: str) -> None:

@@ -255,6 +255,7 @@ def test_help_and_completion(notebook: Notebook, tiny_llama: LlamaForCausalLM) -
         "--sites",
         "--tokenizer",
         "--tp",
+        "--attach",
     ]
     assert notebook.shell.complete("", "%lens my_model --tokenizer ", 27)[1] == ["tok"]
     assert "demo" in notebook.shell.complete("", "%lens ", 6)[1]

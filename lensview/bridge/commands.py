@@ -1,7 +1,7 @@
 """Commands: what a rank does when the kernel asks.
 
 Owns the model of this rank, the traces that it keeps for the kernel, and one function per command.
-How commands come and how answers go is `worker.py`'s.
+How commands come and how answers go is `rank.py`'s.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Commands:
     """One rank's model and what was recorded on it.
 
     Attributes:
+        rank: among those that hold one model together, once it is loaded; before, among all.
         planned: the plan of the command in hand.
         agreed: what the command in hand came to, as far as it must be the same on every rank.
     """
@@ -58,7 +59,8 @@ class Commands:
         model, tokenizer = load(spec, say)
         self._session = LocalSession(model, tokenizer)
         self.agreed = self._session.title
-        if self.rank:
+        number, self.rank = self.rank, self.rank % int(spec["tp"])
+        if number:
             return None
         kept = tokenizer is not None and keep_tokenizer(tokenizer, self._folder / "tokenizer")
         return {
@@ -164,8 +166,15 @@ class Commands:
         return {site: trace[site] for site in body["sites"]}
 
     def drop(self, body: Body) -> Any:
-        """Let go of a trace that the kernel has let go of."""
+        """Let go of a trace that the kernel has let go of; of all (None), where it has left."""
+        if body["trace"] is None:
+            self._traces.clear()
         self._traces.pop(body["trace"], None)
+
+    def tokenizer(self, body: Body) -> Any:
+        """The files of the tokenizer, for a kernel that does not see this machine's."""
+        folder = self._folder / "tokenizer"
+        return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
     def _trace(self, number: int) -> Trace:
         found = self._traces.get(number)
@@ -180,6 +189,6 @@ RUNS: dict[str, Callable[[Commands, Any, Any], Any]] = {
 """What every rank does in step, on its main thread."""
 READS: dict[str, Callable[[Commands, Any], Any]] = {
     name: getattr(Commands, name)
-    for name in "tree check tile difference_tile stats sizes value fetch drop".split()
+    for name in "tree check tile difference_tile stats sizes value fetch drop tokenizer".split()
 }
 """What one rank answers from what it holds, on a thread of its own."""

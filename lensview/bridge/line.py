@@ -1,25 +1,19 @@
-"""Line: where the kernel and the ranks meet.
+"""Line: a socket and the thread that it belongs to.
 
-Owns the private folder, the connection file with its key, and a socket with the thread that it
-belongs to. Nothing is read from a peer that has not shown the key, and it is told nothing: it is
-refused in ZeroMQ's handshake, before any message. What a message is, is `wire.py`'s.
+Owns sending from any thread, and receiving. Where it leads and who is let in is `connection.py`'s;
+what a message is, is `wire.py`'s.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import secrets
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
@@ -28,44 +22,29 @@ from .wire import Message, WireError, frames, message_of
 
 MAX_FRAME = 16 << 30
 """Bytes of one tensor; a peer that sends more is cut off."""
-
-
-@dataclass(frozen=True)
-class Connection:
-    """Where the kernel is met, and the key that a rank has to show."""
-
-    endpoint: str
-    key: str
-
-    def write(self, path: Path) -> None:
-        """Leave it in a file that the owner alone can read."""
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"endpoint": self.endpoint, "key": self.key}, file)
-
-    @classmethod
-    def read(cls, path: str | Path) -> Connection:
-        """What `write` left."""
-        body = json.loads(Path(path).read_text("utf-8"))
-        return cls(body["endpoint"], body["key"])
-
-
-def private_folder() -> Path:
-    """A new folder for the owner alone, with a name short enough for a socket in it."""
-    place = tempfile.gettempdir()
-    if len(place) > 60 and os.path.isdir("/tmp"):
-        place = "/tmp"
-    return Path(tempfile.mkdtemp(prefix="lensview-", dir=place))
-
-
-def new_connection(folder: Path) -> Connection:
-    """A place to meet in `folder`, with a key of its own."""
-    return Connection(f"ipc://{folder / 'socket'}", secrets.token_hex(32))
-
-
-# --- a socket and its thread ------------------------------------------------------------------
+LINGER_MS = 2000
 
 Received = Callable[[bytes, Message], None]
+Parts = list[Any]
+"""The frames of a message, not looked into."""
+
+
+class Door(Protocol):
+    """Who is let in: see `connection.py`."""
+
+    def admit(self, socket: zmq.Socket[bytes], keeper: Any) -> None:
+        """Let peers with the key into a socket that others come to."""
+
+
+class Way(Protocol):
+    """Where a line leads: see `connection.py`."""
+
+    @property
+    def endpoint(self) -> str:
+        """As ZeroMQ writes it."""
+
+    def show(self, socket: zmq.Socket[bytes]) -> None:
+        """Show the key with a socket that comes."""
 
 
 class Line:
@@ -79,6 +58,7 @@ class Line:
         self, name: str, kinds: frozenset[str], received: Received, max_frame: int = MAX_FRAME
     ) -> None:
         self.refused = 0
+        self.endpoint = ""
         self._max_frame = max_frame
         self._kinds = kinds
         self._received = received
@@ -92,30 +72,45 @@ class Line:
         self._socket: zmq.Socket[bytes] | None = None
         self._keeper: ThreadAuthenticator | None = None
         self._routes = False
+        self._unreachable: Callable[[bytes], None] | None = None
         self._thread = threading.Thread(target=self._loop, name=f"lensview {name}", daemon=True)
 
-    def serve(self, connection: Connection) -> Line:
-        """Be the side that others come to, if they have the key."""
+    def serve(
+        self, door: Door, at: str, unreachable: Callable[[bytes], None] | None = None
+    ) -> Line:
+        """Be the side that others come to, if they have the key.
+
+        Args:
+            at: where to be met; ``endpoint`` has it with the port that the system chose.
+            unreachable: called on the line's thread when a message is for a peer that is not, or
+                not any more, connected; without it such messages are dropped.
+        """
         self._keeper = ThreadAuthenticator(self._context)
         self._keeper.start()
-        self._keeper.configure_plain(domain="lensview", passwords={"rank": connection.key})
         socket = self._open(zmq.ROUTER)
-        socket.plain_server = True
+        door.admit(socket, self._keeper)
         socket.zap_domain = b"lensview"
-        socket.linger = 0
-        socket.bind(connection.endpoint)
+        socket.linger = 0 if unreachable is None else LINGER_MS
+        socket.router_mandatory = unreachable is not None
+        self._unreachable = unreachable
+        socket.bind(at)
+        self.endpoint = str(socket.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\0")
         self._routes = True
         self._thread.start()
         return self
 
-    def join(self, connection: Connection, identity: str) -> Line:
-        """Be a side that comes, under a name of its own."""
+    def join(self, way: Way, identity: str, *, routes: bool = False) -> Line:
+        """Be a side that comes, under a name of its own.
+
+        Args:
+            routes: what is met passes messages on: each has the name of whom it is to or from.
+        """
         socket = self._open(zmq.DEALER)
-        socket.plain_username = b"rank"
-        socket.plain_password = connection.key.encode()
+        way.show(socket)
         socket.identity = identity.encode()
-        socket.linger = 2000
-        socket.connect(connection.endpoint)
+        socket.linger = LINGER_MS
+        socket.connect(way.endpoint)
+        self._routes = routes
         self._thread.start()
         return self
 
@@ -131,7 +126,11 @@ class Line:
         Raises:
             InputError: it holds something that cannot travel.
         """
-        self._out.put((to, frames(message)))
+        self.pass_on(to, frames(message))
+
+    def pass_on(self, to: bytes, parts: Parts) -> None:
+        """Send the frames of a message as they are."""
+        self._out.put((to, parts))
         self._poke()
 
     def close(self) -> None:
@@ -183,7 +182,12 @@ class Line:
             if item is None:
                 return False
             to, parts = item
-            self._socket.send_multipart([to, *parts] if self._routes else parts, copy=False)
+            try:
+                self._socket.send_multipart([to, *parts] if self._routes else parts, copy=False)
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EHOSTUNREACH or self._unreachable is None:
+                    raise
+                self._unreachable(to)
 
     def _receive_all(self) -> None:
         assert self._socket is not None
@@ -194,8 +198,11 @@ class Line:
                 return
             sender = parts.pop(0).bytes if self._routes else b""
             try:
-                self._received(sender, message_of(parts, self._kinds))
+                self._take(sender, parts)
             except WireError:
                 self.refused += 1
             except Exception:
                 traceback.print_exc(file=sys.stderr)
+
+    def _take(self, sender: bytes, parts: Parts) -> None:
+        self._received(sender, message_of(parts, self._kinds))

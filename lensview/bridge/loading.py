@@ -28,7 +28,7 @@ def load(spec: Mapping[str, Any], say: Say) -> tuple[nn.Module, Any]:
         LensError: the loader returned something else than a model.
     """
     say("joining the others")
-    device = _join(int(spec["timeout"]))
+    device = _join(int(spec["timeout"]), int(spec["tp"]))
     if spec["loader"]:
         say(f"calling {spec['loader']}")
         loaded = _function(spec["loader"])(**spec["options"])
@@ -42,17 +42,28 @@ def load(spec: Mapping[str, Any], say: Say) -> tuple[nn.Module, Any]:
     return _pretrained(spec, device, say)
 
 
-def _join(timeout: int) -> torch.device:
-    """Make the group of all ranks; the device of this one."""
+def _join(timeout: int, tp: int) -> torch.device:
+    """Make the group of the `tp` ranks that hold one model; the device of this one."""
     import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
 
-    local = int(os.environ["LOCAL_RANK"])
+    limit = timedelta(seconds=timeout)
+    number, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    where: dict[str, Any] = {"timeout": limit}
+    if int(os.environ["WORLD_SIZE"]) != tp:
+        # To each group it is the world: nothing that a library says to all goes further.
+        store, *_ = next(rendezvous("env://", timeout=limit))
+        store = dist.PrefixStore(  # type: ignore[attr-defined]
+            f"lensview/group{number // tp}", store
+        )
+        where |= {"store": store, "rank": number % tp, "world_size": tp}
+        os.environ["RANK"], os.environ["WORLD_SIZE"] = str(number % tp), str(tp)
     if torch.cuda.is_available() and torch.cuda.device_count() > local:
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
-        dist.init_process_group("nccl", timeout=timedelta(seconds=timeout), device_id=device)
+        dist.init_process_group("nccl", device_id=device, **where)
         return device
-    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    dist.init_process_group("gloo", **where)
     return torch.device("cpu")
 
 

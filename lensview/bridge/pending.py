@@ -25,6 +25,7 @@ class Pending:
 
     Attributes:
         number: of the command.
+        to: the ranks that it went to.
         waiting: the ranks whose answer is still to come.
         answers: by rank, "reply" and "failed" messages.
         progress: the latest of any rank, until somebody takes it.
@@ -41,6 +42,9 @@ class Pending:
     where: dict[int, dict[str, Any]] = field(default_factory=dict)
     failed_at: float | None = None
     news_at: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.to = frozenset(self.waiting)
 
     def take(self, rank: int, message: Message) -> None:
         """Take what a rank said about this command."""
@@ -59,9 +63,14 @@ class Pending:
             if message.kind == "failed" and self.failed_at is None:
                 self.failed_at = time.monotonic()
 
-    def result(self, rank: int = 0) -> Any:
-        """What a rank answered."""
-        return self.answers[rank].body["result"]
+    @property
+    def first(self) -> Message:
+        """The answer of the first of its ranks, which holds what they came to together."""
+        return self.answers[min(self.to)]
+
+    def result(self) -> Any:
+        """What the first of its ranks answered."""
+        return self.first.body["result"]
 
 
 class Cancel:

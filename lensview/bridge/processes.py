@@ -10,74 +10,42 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
-import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import guard
+from .connection import new_connection, private_folder
+from .job import Job, rank_name
+from .line import Line, Received
+from .wire import TO_KERNEL, Message
 
-LAST_LINES = 40
-"""Lines of output that are kept of each rank."""
 ENDING_SECONDS = 10.0
-END = "\x1d"
+ALONE = (sys.executable, "-I", "-S", "-u", guard.__file__)
+"""Runs a guard, which needs nothing that is installed."""
 
 
-@dataclass(eq=False)
-class RankState:
-    """One rank as the kernel knows it.
+class Processes(Job):
+    """A job of torchrun that this process starts, and that ends with it."""
 
-    Attributes:
-        rank: its number.
-        pid: of its process; 0 until it has come.
-        doing: in a word or a few: "starting", "ready", …
-        exit: its exit status once it has ended; negative is the number of a signal.
-        ended_at: when that was told.
-        stopped_at: since when it is stopped (SIGSTOP), by the kernel's clock; None where it is not.
-        alive_at: when it last computed or said something.
-        memory: bytes of its process.
-        lines: its last lines of output.
-    """
-
-    rank: int
-    pid: int = 0
-    doing: str = "starting"
-    exit: int | None = None
-    ended_at: float = 0.0
-    stopped_at: float | None = None
-    alive_at: float = field(default_factory=time.monotonic)
-    memory: int = 0
-    lines: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
-
-
-class Processes:
-    """A job of torchrun. `changed` is called on a thread of its own whenever something is heard.
-
-    Attributes:
-        ranks: one state per rank.
-        launcher: the last lines of torchrun itself.
-        gone: set once every process has ended.
-    """
-
-    def __init__(self, size: int, changed: Callable[[], None]) -> None:
-        self.ranks = [RankState(rank) for rank in range(size)]
-        self.launcher: deque[str] = deque(maxlen=LAST_LINES)
-        self.gone = threading.Event()
-        self._changed = changed
-        self._unshown: deque[tuple[int | None, str]] = deque(maxlen=10_000)
-        self._ended = [0] * size
+    def __init__(self, size: int, tp: int, env: Mapping[str, str]) -> None:
+        super().__init__(size, tp)
+        self.folder = private_folder()
+        self._env = dict(env)
         self._guard: subprocess.Popen[bytes] | None = None
         self._lifeline = Lifeline()
 
-    def start(self, worker: list[str], folder: Path, env: Mapping[str, str]) -> None:
-        """Start the ranks, each running `worker`, in fresh interpreters."""
-        alone = [sys.executable, "-I", "-S", "-u", guard.__file__]
+    def open(self, received: Received) -> Line:
+        """Start the ranks in fresh interpreters, and be where they come to."""
+        connection = new_connection(self.folder)
+        line = Line("kernel", TO_KERNEL, received).serve(connection, connection.endpoint)
+        file = self.folder / "connection.json"
+        connection.write(file)
         torchrun = [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"),
             *(f"--nproc-per-node={len(self.ranks)}", "--max-restarts=0", "--monitor-interval=0.1"),
@@ -85,47 +53,34 @@ class Processes:
         watched = self._lifeline.watched
         try:
             self._guard = subprocess.Popen(
-                [*alone, "all", str(folder), *torchrun, *alone, "rank", *worker],
+                [*ALONE, "all", str(self.folder), *torchrun, *ALONE, "rank", *rank_command(file)],
                 stdin=watched,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=dict(env),
+                env=self._env,
             )
         finally:
             os.close(watched)
         weakref.finalize(self, self._lifeline.cut)
         threading.Thread(target=self._hear, name="lensview output", daemon=True).start()
+        return line
+
+    def leave(self, send: Callable[[Message, bytes], None], failed: bool) -> None:
+        """Ask every rank to end by itself, where none has failed."""
+        for rank in () if failed else self.ranks:
+            send(Message("stop"), rank_name(rank.rank))
 
     def end(self) -> bool:
         """End every process, and wait until they are gone; whether they are."""
         self._lifeline.cut()
-        if self._guard is None:
-            return True
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._guard.wait(ENDING_SECONDS)
-        return self.gone.wait(1.0)
-
-    def all_ended(self) -> bool:
-        """Whether every rank's process has ended."""
-        return self.gone.is_set() or all(rank.exit is not None for rank in self.ranks)
-
-    def take_output(self) -> list[tuple[int | None, str]]:
-        """What ranks printed since the last call: (rank, line); rank None is torchrun."""
-        taken = []
-        while self._unshown:
-            taken.append(self._unshown.popleft())
-        return taken
-
-    def note_doing(self, rank: int, doing: str) -> None:
-        """Say what a rank is doing, for whoever waits for it."""
-        self.ranks[rank].doing = doing
-        self._unshown.append((rank, doing))
-
-    def output_is_complete(self, number: int) -> bool:
-        """Whether every living rank's output for a command is here."""
-        alive = [r.rank for r in self.ranks if r.exit is None]
-        return self.gone.is_set() or all(self._ended[rank] >= number for rank in alive)
+        ended = True
+        if self._guard is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._guard.wait(ENDING_SECONDS)
+            ended = self.gone.wait(1.0)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return ended
 
     # --- the output's thread ---------------------------------------------------------------------
 
@@ -133,37 +88,16 @@ class Processes:
         assert self._guard is not None and self._guard.stdout is not None
         with self._guard.stdout as stream:
             for told in heard(stream):
-                self._note(told)
-                self._changed()
+                self.note(told)
+                self.changed()
         self._guard.wait()
         self.gone.set()
-        self._changed()
+        self.changed()
 
-    def _note(self, told: dict[str, Any]) -> None:
-        rank = told.get("rank")
-        state = self.ranks[rank] if isinstance(rank, int) and rank < len(self.ranks) else None
-        if "line" in told:
-            self._note_line(state, str(told["line"]))
-        elif state is not None and isinstance(code := told.get("exit"), int):
-            state.exit, state.ended_at = code, time.monotonic()
-            state.doing = ended_how(code)
-        elif state is not None:
-            now = time.monotonic()
-            stopped = str(told.get("state", "")) in ("T", "t")
-            state.stopped_at = (state.stopped_at or now) if stopped else None
-            state.memory = int(str(told.get("rss", 0)))
-            state.alive_at = now
 
-    def _note_line(self, state: RankState | None, line: str) -> None:
-        line, mark, number = line.partition(END)
-        if mark and state is not None and number.isdigit():
-            self._ended[state.rank] = int(number)
-            if not line:
-                return
-        (self.launcher if state is None else state.lines).append(line)
-        self._unshown.append((None if state is None else state.rank, line))
-        if state is not None:
-            state.alive_at = time.monotonic()
+def rank_command(file: Path) -> list[str]:
+    """What runs one rank, which comes to where `file` says."""
+    return [sys.executable, "-u", "-m", "lensview.bridge.rank", "--connection", str(file)]
 
 
 def heard(stream: Iterable[bytes]) -> Iterator[dict[str, Any]]:
@@ -177,17 +111,6 @@ def heard(stream: Iterable[bytes]) -> Iterator[dict[str, Any]]:
                 yield json.loads(told)
             except ValueError:
                 yield {"line": told.decode("utf-8", "backslashreplace")}
-
-
-def ended_how(code: int) -> str:
-    """An exit status in words."""
-    import signal
-
-    if code >= 0:
-        return f"ended with exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"
 
 
 class Lifeline:

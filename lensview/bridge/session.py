@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -22,9 +22,9 @@ from ..interventions import Intervention
 from ..plan import Plan
 from ..traces.trace import Trace, extracted
 from ..watch import Watch
+from .job import RankState
 from .looking import Looking
 from .pending import Pending
-from .processes import RankState
 from .remote import RemoteTrace
 from .summary import error_of, generation_of, plan_body
 from .team import Team
@@ -48,8 +48,7 @@ class RankSession(Looking):
         self._held = [self._team]
         weakref.finalize(self, _end_later, self._held).atexit = False
         self.title = str(about["title"])
-        size = len(self._team.ranks)
-        self.summary = f"{about['summary']} · {size} rank{'s' if size > 1 else ''}"
+        self.summary = f"{about['summary']} · {_ranks_text(self.groups)}"
 
     # --- its life ------------------------------------------------------------------------------
 
@@ -62,6 +61,12 @@ class RankSession(Looking):
     def ranks(self) -> tuple[RankState, ...]:
         """What is known of each rank: its process, its memory, its last lines."""
         return tuple(self._team.ranks)
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The numbers of the ranks that hold one model together, for each copy of it. All but a
+        dataset's extraction runs on the first group."""
+        return tuple(map(tuple, self._team.job.groups))
 
     @property
     def ready(self) -> bool:
@@ -97,7 +102,8 @@ class RankSession(Looking):
 
     def ping(self) -> None:
         """Have every rank answer."""
-        self._ran(self._team.run("ping", {}), None)
+        everyone = range(len(self.groups))
+        self._ran(self._team.run("ping", {}, groups=everyone), None)
 
     # --- runs ----------------------------------------------------------------------------------
 
@@ -215,6 +221,12 @@ class RankSession(Looking):
         body = {"trace": trace.number, "sites": list(trace.sites)}
         for site, tensor in self._read("fetch", body).items():
             object.__setattr__(trace.record(site), "_tensor", tensor)
+
+
+def _ranks_text(groups: Sequence[Sequence[int]]) -> str:
+    size = len(groups[0])
+    ranks = f"{size} rank{'s' if size > 1 else ''}"
+    return ranks if len(groups) == 1 else f"{len(groups)} groups of {ranks}"
 
 
 def _end_later(teams: list[Team]) -> None:

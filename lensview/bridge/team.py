@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import shutil
-import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -19,12 +17,11 @@ from typing import Any
 
 from ..errors import RunCancelled, WorkerError
 from ..watch import Watch
-from .line import Line, new_connection, private_folder
+from .job import Job, RankState, rank_name
 from .pending import Cancel, Pending
-from .processes import Processes, RankState
 from .shown import show, warn
 from .verdicts import Limits, Verdict, disagreement, verdict
-from .wire import TO_KERNEL, Message
+from .wire import Message
 
 STEP_SECONDS = 0.05
 INTERRUPT_SECONDS = 4.0
@@ -39,32 +36,25 @@ class Team:
         failure: why the ranks are gone, once they are; else None.
     """
 
-    def __init__(
-        self, size: int, limits: Limits, env: Mapping[str, str], quiet: bool = False
-    ) -> None:
+    def __init__(self, job: Job, limits: Limits, quiet: bool = False) -> None:
         self.failure: WorkerError | None = None
         self.quiet = quiet
         self.limits = limits
-        self.folder = private_folder()
+        self.job = job
         self._turn = threading.Condition()
-        self._runs = threading.Lock()
-        self._numbers = itertools.count(1)
+        self._runs = [threading.Lock() for _ in job.groups]
+        self._numbers = itertools.count()
         self._pending: dict[int, Pending] = {}
         self._left: list[tuple[Pending, Cancel]] = []
         self._closed = False
-        self._names = {_name(rank): rank for rank in range(size)}
-        self.processes = Processes(size, self._changed)
-        connection = new_connection(self.folder)
-        self._line = Line("kernel", TO_KERNEL, self._received).serve(connection)
-        file = self.folder / "connection.json"
-        connection.write(file)
-        worker = [sys.executable, "-u", "-m", "lensview.bridge.worker", "--connection", str(file)]
-        self.processes.start(worker, self.folder, env)
+        self._names = {rank_name(state.rank): state.rank for state in job.ranks}
+        job.changed = self._changed
+        self._line = job.open(self._received)
 
     @property
     def ranks(self) -> list[RankState]:
         """What is known of each rank."""
-        return self.processes.ranks
+        return self.job.ranks
 
     @property
     def closed(self) -> bool:
@@ -79,21 +69,30 @@ class Team:
     # --- commands ------------------------------------------------------------------------------
 
     def run(
-        self, kind: str, body: Any, watch: Watch | None = None, limits: Limits | None = None
+        self,
+        kind: str,
+        body: Any,
+        watch: Watch | None = None,
+        limits: Limits | None = None,
+        groups: Iterable[int] = (0,),
     ) -> Pending:
-        """What all ranks do in step; one such command at a time.
+        """What the ranks of a group do in step; one such command at a time.
+
+        Args:
+            groups: by number; several do it each for itself.
 
         Raises:
             WorkerError: a rank failed, now or before; the ranks are gone.
             RunCancelled: `watch` was cancelled, and all ranks stopped alike.
         """
-        while not self._runs.acquire(timeout=STEP_SECONDS):
-            if watch is not None:
-                watch.check()
-        try:
-            pending = self._ask(kind, body, range(len(self.ranks)), watch, limits)
-        finally:
-            self._runs.release()
+        with contextlib.ExitStack() as held:
+            for group in sorted(groups):
+                while not self._runs[group].acquire(timeout=STEP_SECONDS):
+                    if watch is not None:
+                        watch.check()
+                held.callback(self._runs[group].release)
+            to = [rank for group in groups for rank in self.job.groups[group]]
+            pending = self._ask(kind, body, to, watch, limits)
         self._complete_output(pending)
         return pending
 
@@ -104,7 +103,7 @@ class Team:
     def tell(self, kind: str, body: Any) -> None:
         """Send to rank 0 what needs no answer. It may be called from a finalizer."""
         if self.failure is None and not self._closed:
-            self._line.send(Message(kind, 0, body), _name(0))
+            self._line.send(Message(kind, 0, body), rank_name(0))
 
     def _ask(
         self,
@@ -115,12 +114,12 @@ class Team:
         limits: Limits | None = None,
     ) -> Pending:
         self._check_alive()
-        pending = Pending(next(self._numbers), set(to))
+        pending = Pending(self.job.first + next(self._numbers), set(to))
         self._pending[pending.number] = pending
         message = Message(kind, pending.number, body)
         try:
             for rank in sorted(pending.waiting):
-                self._line.send(message, _name(rank))
+                self._line.send(message, rank_name(rank))
             self._wait(pending, watch, limits or self.limits)
         except (KeyboardInterrupt, SystemExit):
             self._give_up(pending)
@@ -141,16 +140,27 @@ class Team:
         self._wait(pending, None, limits)
         del self._pending[0]
 
+    def adopt(self, busy: Mapping[int, int]) -> None:
+        """End what ranks do for a kernel that has left; the next command waits for it.
+
+        Args:
+            busy: by rank, the number of that command.
+        """
+        for number in sorted(set(busy.values())):
+            left = Pending(number, {rank for rank, n in busy.items() if n == number})
+            self._pending[number] = left
+            self._left.append((left, self._cancel(left)))
+
     def _check_alive(self) -> None:
         if self.failure is not None:
             raise WorkerError(
-                "The ranks were stopped, because one had failed: call session.restart(), or launch "
-                f"again. It was this:\n{self.failure}",
+                f"The ranks are gone, because one had failed: {self.job.remedy}. It was this:\n"
+                f"{self.failure}",
                 *(self.failure.rank, self.failure.exit_code),
                 *(self.failure.remote_traceback, self.failure.last_lines),
             )
         if self._closed:
-            raise WorkerError("The session was stopped: call session.restart(), or launch again.")
+            raise WorkerError(f"The session was stopped: {self.job.remedy}.")
 
     # --- waiting -------------------------------------------------------------------------------
 
@@ -172,7 +182,7 @@ class Team:
             if cancel is not None:
                 cancel.step()
             self._go_on_cancelling()
-            found = verdict(pending, self.processes, limits)
+            found = verdict(pending, self.job, limits)
             if found is not None and found.wants_where and not asked_where:
                 asked_where = time.monotonic()
                 self._ask_where(pending)
@@ -185,13 +195,13 @@ class Team:
 
     def _cancel(self, pending: Pending) -> Cancel:
         def send(kind: str, rank: int, body: Any) -> None:
-            self._line.send(Message(kind, pending.number, body), _name(rank))
+            self._line.send(Message(kind, pending.number, body), rank_name(rank))
 
         return Cancel(pending, send)
 
     def _ask_where(self, pending: Pending) -> None:
         for rank in pending.waiting:
-            self._line.send(Message("where", pending.number, None), _name(rank))
+            self._line.send(Message("where", pending.number, None), rank_name(rank))
 
     def _give_up(self, pending: Pending) -> None:
         """The kernel was interrupted: stop the command, but do not wait for long."""
@@ -214,14 +224,14 @@ class Team:
             if not left.waiting:
                 self._left.remove(item)
                 self._pending.pop(left.number, None)
-                if left.answers[0].kind == "reply":
+                if 0 in left.answers and left.answers[0].kind == "reply":
                     self._drop(left.answers[0])
 
     def _complete_output(self, pending: Pending) -> None:
         end = time.monotonic() + OUTPUT_SECONDS
         with self._turn:
             self._turn.wait_for(
-                lambda: self.processes.output_is_complete(pending.number),
+                lambda: self.job.output_is_complete(pending.number, pending.to),
                 max(0.0, end - time.monotonic()),
             )
         self.show_output()
@@ -239,7 +249,7 @@ class Team:
         if found is not None:
             raise self.fail(found)
         warn(pending)
-        first = pending.answers[0]
+        first = pending.first
         if first.kind != "failed":
             return None
         if first.body["class"] == "RunCancelled":
@@ -251,7 +261,7 @@ class Team:
         with self._turn:
             if self.failure is not None:
                 return self.failure
-            error = found.error(self.processes)
+            error = found.error(self.job)
             self.failure = error
             self._turn.notify_all()
         self.close()
@@ -262,21 +272,20 @@ class Team:
         with self._turn:
             first, self._closed = not self._closed, True
             self._turn.notify_all()
-        if first and self.failure is None:
-            for rank in self.ranks:
-                self._line.send(Message("stop"), _name(rank.rank))
-            with self._turn:
-                self._turn.wait_for(self.processes.all_ended, self.limits.leave)
-        self.processes.end()
+        if first:
+            self.job.leave(self._line.send, self.failure is not None)
+            if self.failure is None:
+                with self._turn:
+                    self._turn.wait_for(self.job.all_ended, self.limits.leave)
+        self.job.end()
         if first:
             self._line.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
 
     # --- output --------------------------------------------------------------------------------
 
     def show_output(self) -> None:
         """Print what ranks have printed, marked with their numbers."""
-        lines = self.processes.take_output()
+        lines = self.job.take_output()
         if not self.quiet:
             show(lines)
 
@@ -289,6 +298,12 @@ class Team:
     def _received(self, sender: bytes, message: Message) -> None:
         rank = self._names.get(sender)
         if rank is None:
+            self.job.take(message)
+            self._changed()
+            return
+        if message.kind == "told":
+            self.job.note({**message.body, "rank": rank})
+            self._changed()
             return
         state = self.ranks[rank]
         if message.kind != "where":  # said by another thread than the one that may hang
@@ -297,9 +312,9 @@ class Team:
             pending = self._pending.get(message.id)
             if message.kind == "hello":
                 state.pid = int(message.body["pid"])
-                self.processes.note_doing(rank, "here")
+                self.job.note_doing(rank, "here")
             if message.kind == "progress" and not message.body[1]:
-                self.processes.note_doing(rank, str(message.body[2]))
+                self.job.note_doing(rank, str(message.body[2]))
             if pending is not None:
                 pending.take(rank, message)
             elif message.kind == "reply" and rank == 0:
@@ -312,11 +327,7 @@ class Team:
         parts = result.get("steps", [result]) if isinstance(result, dict) else []
         for part in parts if isinstance(parts, list) else ():
             if isinstance(part, dict) and isinstance(part.get("number"), int):
-                self._line.send(Message("drop", 0, {"trace": part["number"]}), _name(0))
-
-
-def _name(rank: int) -> bytes:
-    return f"rank-{rank}".encode()
+                self._line.send(Message("drop", 0, {"trace": part["number"]}), rank_name(0))
 
 
 def _tell_progress(watch: Watch, pending: Pending) -> None:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import WorkerError
+from .job import Job, RankState, ended_how
 from .pending import Pending
-from .processes import Processes, RankState, ended_how
 
 SHOWN_LINES = 8
 
@@ -75,48 +75,46 @@ class Verdict:
             self, rank=blamed, what=what, traceback=stacks.get(blamed or 0, ""), stacks=stacks
         )
 
-    def error(self, processes: Processes) -> WorkerError:
+    def error(self, job: Job) -> WorkerError:
         """The error, with the last lines of every rank."""
-        lines = {state.rank: list(state.lines) for state in processes.ranks}
-        code = None if self.rank is None else processes.ranks[self.rank].exit
+        lines = {state.rank: list(state.lines) for state in job.ranks}
+        code = None if self.rank is None else job.ranks[self.rank].exit
         parts = [self.what]
         if self.traceback:
             parts.append(f"On rank {self.rank}:\n{self.traceback.rstrip()}")
         for rank, last in lines.items():
             if last:
                 parts.append(f"Last lines of rank {rank}:\n  " + "\n  ".join(last[-SHOWN_LINES:]))
-        if not any(lines.values()) and processes.launcher:
-            said = "\n  ".join(list(processes.launcher)[-SHOWN_LINES:])
+        if not any(lines.values()) and job.launcher:
+            said = "\n  ".join(list(job.launcher)[-SHOWN_LINES:])
             parts.append(f"Last lines of torchrun:\n  {said}")
-        parts.append(
-            "All ranks were stopped, and what they held is gone: call session.restart(), or launch "
-            "again."
-        )
+        stopped = "To go on" if job.lost else "All ranks were stopped, and what they held is gone"
+        parts.append(f"{stopped}: {job.remedy}.")
         return WorkerError("\n".join(parts), self.rank, code, self.traceback, lines)
 
 
-Rule = Callable[[Pending, Processes, Limits, float], Verdict | None]
+Rule = Callable[[Pending, Job, Limits, float], Verdict | None]
 
 
-def verdict(pending: Pending, processes: Processes, limits: Limits) -> Verdict | None:
+def verdict(pending: Pending, job: Job, limits: Limits) -> Verdict | None:
     """What has failed of a command that is under way; None where nothing has."""
     now = time.monotonic()
-    rules: tuple[Rule, ...] = (_raised_alone, _ended, _stopped, _hangs)
+    rules: tuple[Rule, ...] = (_raised_alone, _ended, _gone, _lost, _stopped, _hangs)
     for rule in rules:
-        if (found := rule(pending, processes, limits, now)) is not None:
+        if (found := rule(pending, job, limits, now)) is not None:
             return found
     return None
 
 
-def _ended(p: Pending, processes: Processes, limits: Limits, now: float) -> Verdict | None:
-    ended = [s for s in processes.ranks if s.exit is not None]
-    if not ended and not processes.gone.is_set():
+def _ended(p: Pending, job: Job, limits: Limits, now: float) -> Verdict | None:
+    ended = [s for s in job.ranks if s.exit is not None]
+    if not ended and not job.gone.is_set():
         return None
     if not ended:
         return Verdict(None, "torchrun ended before its ranks had come.")
     # Of several, those that were killed because the first had ended say so by their signal.
     first = next((s for s in ended if s.exit not in (-15, -9)), None) or _earliest(ended)
-    if now - first.ended_at < limits.ended and not processes.gone.is_set():
+    if now - first.ended_at < limits.ended and not job.gone.is_set():
         return None
     assert first.exit is not None
     failed = p.answers.get(first.rank)
@@ -124,12 +122,25 @@ def _ended(p: Pending, processes: Processes, limits: Limits, now: float) -> Verd
     return Verdict(first.rank, f"Rank {first.rank} {ended_how(first.exit)}.", trace)
 
 
+def _gone(p: Pending, job: Job, limits: Limits, now: float) -> Verdict | None:
+    gone = [s for s in job.ranks if s.gone]
+    if not gone or now - min(s.ended_at for s in gone) < limits.ended:
+        return None
+    first = _earliest(gone)
+    return Verdict(first.rank, f"Rank {first.rank} is gone: {first.gone}.")
+
+
+def _lost(p: Pending, job: Job, limits: Limits, now: float) -> Verdict | None:
+    ended = any(s.gone or s.exit is not None for s in job.ranks)
+    return Verdict(None, job.lost) if job.lost and not ended else None
+
+
 def _earliest(ended: list[RankState]) -> RankState:
     return min(ended, key=lambda state: state.ended_at)
 
 
-def _stopped(p: Pending, processes: Processes, limits: Limits, now: float) -> Verdict | None:
-    for state in processes.ranks:
+def _stopped(p: Pending, job: Job, limits: Limits, now: float) -> Verdict | None:
+    for state in job.ranks:
         if state.stopped_at is not None and now - state.stopped_at > limits.stopped:
             return Verdict(
                 state.rank,
@@ -138,7 +149,7 @@ def _stopped(p: Pending, processes: Processes, limits: Limits, now: float) -> Ve
     return None
 
 
-def _raised_alone(p: Pending, processes: Processes, limits: Limits, now: float) -> Verdict | None:
+def _raised_alone(p: Pending, job: Job, limits: Limits, now: float) -> Verdict | None:
     if p.failed_at is None or now - p.failed_at < limits.apart:
         return None
     rank = min(r for r, m in p.answers.items() if m.kind == "failed")
@@ -152,8 +163,8 @@ def _raised_alone(p: Pending, processes: Processes, limits: Limits, now: float) 
     )
 
 
-def _hangs(p: Pending, processes: Processes, limits: Limits, now: float) -> Verdict | None:
-    quiet = now - max([p.news_at, *(s.alive_at for s in processes.ranks)])
+def _hangs(p: Pending, job: Job, limits: Limits, now: float) -> Verdict | None:
+    quiet = now - max([p.news_at, *(job.ranks[rank].alive_at for rank in p.to)])
     if quiet > limits.idle:
         return Verdict(
             min(p.waiting),

@@ -1,7 +1,7 @@
 """Wire: messages between the kernel and the ranks.
 
 Owns the frames (a JSON header, then one raw buffer per tensor, sent without a copy) and their
-limits. Sockets are `line.py`'s; what messages mean is `team.py`'s and `worker.py`'s. Nothing is
+limits. Sockets are `line.py`'s; what messages mean is `team.py`'s and `rank.py`'s. Nothing is
 unpickled.
 """
 
@@ -21,10 +21,11 @@ from ..errors import InputError
 from .parcel import pack, unpack
 
 TO_RANKS = frozenset(
-    "load trace generate extract tree check tile difference_tile stats sizes value fetch drop "
-    "ping pause go end where stop".split()
+    "load trace generate extract extract_dataset tree check tile difference_tile stats sizes value "
+    "fetch tokenizer drop ping pause go end where stop beat over".split()
 )
-TO_KERNEL = frozenset("hello progress reply failed paused where".split())
+TO_KERNEL = frozenset("hello progress reply failed paused where told beat attached refused".split())
+TO_HUB = frozenset("attach detach over".split())
 MAX_HEADER = 64 << 20
 MAX_TENSORS = 1 << 16
 ALIGNED = 8
@@ -64,7 +65,7 @@ def frames(message: Message) -> list[Any]:
     return [json.dumps(header, allow_nan=False).encode(), *map(_buffer, ready)]
 
 
-def message_of(parts: Sequence[zmq.Frame], kinds: frozenset[str]) -> Message:
+def message_of(parts: Sequence[Any], kinds: frozenset[str]) -> Message:
     """The inverse of `frames`, for a side that takes `kinds`.
 
     Raises:
@@ -73,7 +74,7 @@ def message_of(parts: Sequence[zmq.Frame], kinds: frozenset[str]) -> Message:
     if not parts or len(parts[0]) > MAX_HEADER or len(parts) - 1 > MAX_TENSORS:
         raise WireError("A message with no header, or a larger one than is taken.")
     try:
-        header = json.loads(parts[0].bytes)
+        header = json.loads(bytes(parts[0]))
         kind, number, specs = header["kind"], header["id"], header["tensors"]
         if kind not in kinds or not isinstance(number, int) or len(specs) != len(parts) - 1:
             raise WireError(f"A message of kind {kind!r:.40} with {len(parts)} frames.")

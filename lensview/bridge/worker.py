@@ -1,159 +1,71 @@
-"""Worker: what every rank runs, ``python -m lensview.bridge.worker --connection FILE``.
+"""Worker: what a scheduler starts on every rank, ``torchrun … -m lensview.bridge.worker``.
 
-Owns the rank's threads: the main one runs commands one after the other, in step with the other
-ranks; one answers what can be read beside a run; one belongs to the line to the kernel. Commands
-come to each rank from the kernel itself, so that between commands no rank waits in a collective,
-and all of them sleep. What commands do is in `commands.py`.
+Owns the command line. What it starts is `tender.py`'s.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import json
 import os
 import sys
-import threading
-import traceback
-import warnings
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
 
-from ..errors import IdleInterventionError
-from .commands import READS, RUNS, Commands
-from .line import Connection, Line
-from .steps import Steps
-from .summary import error_body
-from .wire import TO_RANKS, Message
-
-END = "\x1d"
-"""Before the number of a command, in a rank's output: what it printed for it is complete."""
+from .launch import spec_of
+from .tender import Asked, Tender
 
 
-class Worker:
-    """One rank: its line to the kernel and its two queues."""
-
-    def __init__(self, connection: Connection, folder: Path, rank: int) -> None:
-        self._rank = rank
-        self._commands = Commands(rank, folder)
-        self._runs: SimpleQueue[Message] = SimpleQueue()
-        self._reads: SimpleQueue[Message] = SimpleQueue()
-        self._steps: dict[int, Steps] = {}
-        self._line = Line("line", TO_RANKS, self._received).join(connection, f"rank-{rank}")
-
-    def run(self) -> None:
-        """Do what the kernel says until it says stop."""
-        self._line.send(Message("hello", 0, {"rank": self._rank, "pid": os.getpid()}))
-        threading.Thread(target=self._read, name="lensview read", daemon=True).start()
-        while (message := self._runs.get()).kind != "stop":
-            self._do(message)
-            _end_output(message.id)
-        self._line.close()
-
-    # --- the line's thread -----------------------------------------------------------------------
-
-    def _received(self, _: bytes, message: Message) -> None:
-        if message.kind in READS:
-            self._reads.put(message)
-        elif message.kind == "where":
-            self._line.send(Message("where", message.id, self._where(message.id)))
-        elif message.kind in ("pause", "go", "end"):
-            steps = self._steps.get(message.id)
-            if steps is not None and message.kind == "pause":
-                steps.pause()
-            elif steps is not None:
-                (steps.go if message.kind == "go" else steps.end)(int(message.body))
-        else:
-            if message.kind in RUNS:
-                self._steps[message.id] = self._new_steps(message.id)
-            self._runs.put(message)
-
-    def _new_steps(self, number: int) -> Steps:
-        def stands(count: int) -> None:
-            self._line.send(Message("paused", number, count))
-
-        def progress(done: int, total: int, text: str) -> None:
-            self._line.send(Message("progress", number, (done, total, text)))
-
-        return Steps(stands, progress)
-
-    def _where(self, number: int) -> dict[str, Any]:
-        """Where the main thread is, for a kernel that has waited for long."""
-        frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        steps = self._steps.get(number)
-        stack = "".join(traceback.format_stack(frame)[-12:]) if frame else ""
-        return {"stack": stack, "count": steps.count if steps else 0}
-
-    # --- the main thread -------------------------------------------------------------------------
-
-    def _do(self, message: Message) -> None:
-        self._commands.agreed = self._commands.planned = None
-        steps = self._steps.get(message.id)
-        with warnings.catch_warnings(record=True) as caught:
-            try:
-                if message.kind == "load":
-                    result = self._commands.load(message.body, lambda t: self._say(message.id, t))
-                else:
-                    result = RUNS[message.kind](self._commands, message.body, steps)
-                reply = Message("reply", message.id, {"result": result})
-            except BaseException as error:  # whatever it was, the kernel is to know
-                reply = self._failed(message, error)
-        reply.body["agreed"] = self._commands.agreed
-        reply.body["count"] = steps.count if steps else 0
-        reply.body["warnings"] = [(w.category.__name__, str(w.message)) for w in caught]
-        self._steps.pop(message.id, None)
-        self._line.send(reply)
-
-    def _failed(self, message: Message, error: BaseException) -> Message:
-        body = error_body(error, self._commands.planned)
-        if isinstance(error, IdleInterventionError):
-            body["trace"] = error.trace
-        return Message("failed", message.id, body)
-
-    def _say(self, number: int, text: str) -> None:
-        self._line.send(Message("progress", number, (0, 0, text)))
-
-    # --- the reading thread ----------------------------------------------------------------------
-
-    def _read(self) -> None:
-        while True:
-            message = self._reads.get()
-            try:
-                result = READS[message.kind](self._commands, message.body)
-                reply = Message("reply", message.id, {"result": result})
-                self._line.send(reply)
-            except Exception as error:
-                self._line.send(Message("failed", message.id, error_body(error, None)))
-
-
-def _end_output(number: int) -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed by a function of the user's
-            stream.flush()
-    os.write(1, f"{END}{number}\n".encode())
-
-
-def _leave() -> None:
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-def main() -> None:
-    """Serve the kernel that the connection file names."""
-    parser = argparse.ArgumentParser(prog="lensview.bridge.worker")
-    parser.add_argument("--connection", required=True, help="the file that the kernel wrote")
-    path = Path(parser.parse_args().connection)
-    Worker(Connection.read(path), path.parent, int(os.environ.get("RANK", "0"))).run()
-    # Threads of libraries, and a process group whose other ranks are gone, must not hold the exit.
-    leaving = threading.Thread(target=_leave, daemon=True)
-    leaving.start()
-    leaving.join(2.0)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+def main(arguments: list[str] | None = None) -> int:
+    """Serve one rank of a job until it ends; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="torchrun … -m lensview.bridge.worker",
+        description="Holds a model over the ranks of a job, for lensview.attach(FILE).",
+    )
+    parser.add_argument(
+        "--path",
+        required=True,
+        help="what transformers loads, a folder or an id, or your module:function",
+    )
+    parser.add_argument(
+        "--connection",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="where rank 0 leaves its address and key, for you alone; in a folder that all "
+        "machines of the job share",
+    )
+    parser.add_argument(
+        "--tp", type=int, default=0, help="how many ranks hold one model together (all)"
+    )
+    parser.add_argument(
+        "--options", default="{}", type=json.loads, help="keywords for the load, as JSON"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=7200.0, help="of the ranks' process group, in seconds"
+    )
+    parser.add_argument(
+        "--host", default="", help="the address of rank 0's machine at which it is to be met"
+    )
+    parser.add_argument(
+        "--unattended",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="end the job when nobody has been attached for so long (0: never)",
+    )
+    given = parser.parse_args(arguments)
+    size = int(os.environ.get("WORLD_SIZE", "0"))
+    if "RANK" not in os.environ or not size:
+        parser.error("it is started by torchrun, which says which rank it is")
+    tp = given.tp or size
+    if tp < 1 or size % tp:
+        parser.error(f"--tp {tp} does not divide the {size} ranks")
+    if not isinstance(given.options, dict):
+        parser.error("--options is a JSON object")
+    spec = spec_of(given.path, given.options, given.timeout, tp)
+    file = given.connection.expanduser().absolute()
+    return Tender(Asked(file, spec, given.host, given.unattended)).run()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -54,7 +54,7 @@ def family(pid: int) -> list[int]:
 
 
 def processes(session: RankSession) -> list[int]:
-    guard = session._team.processes._guard
+    guard = session._team.job._guard
     assert guard is not None
     found = family(guard.pid)
     # Two guards of ranks, two ranks, torchrun, and the guard of all.
@@ -139,7 +139,7 @@ def test_a_session_restarts_and_stops(failing: RankSession, local: lv.LocalSessi
     pids = processes(failing)
     failing.stop()
     assert gone(pids, 0.0)
-    assert not failing._team.folder.exists()
+    assert not failing._team.job.folder.exists()
     failing.stop()
     with pytest.raises(lv.WorkerError, match="was stopped"):
         failing.ping()
@@ -201,8 +201,8 @@ KERNEL = """
 import sys, time, threading, torch
 import lensview as lv
 session = lv.launch({path!r}, tp=2, device="cpu", options={options!r}, quiet=True)
-guard = session._team.processes._guard
-print(guard.pid, session._team.folder, flush=True)
+guard = session._team.job._guard
+print(guard.pid, session._team.job.folder, flush=True)
 {then}
 """
 BUSY = "while True: session.trace(torch.full((256, 60), 7), LATE)".replace("LATE", repr(LATE))

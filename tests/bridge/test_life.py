@@ -38,7 +38,7 @@ def test_two_sessions_at_once(folder: Path, local: lv.LocalSession) -> None:
 
 def test_a_session_that_is_dropped_ends(folder: Path) -> None:
     session = lv.launch(folder, tp=1, device="cpu", quiet=True)
-    place, pids = session._team.folder, [rank.pid for rank in session.ranks]
+    place, pids = session._team.job.folder, [rank.pid for rank in session.ranks]
     assert all(map(alive, pids))
     del session
     gc.collect()

@@ -14,6 +14,8 @@ from IPython.utils.capture import capture_output
 import lensview as lv
 from lensview.bridge.session import RankSession
 
+from .jobs import Job
+
 pytestmark = [pytest.mark.ranks, pytest.mark.full]
 
 
@@ -51,3 +53,25 @@ def test_a_line_starts_the_ranks(
         session.stop()
         shell.user_ns["_lens"].close()
     assert "takes a path" in run(shell, "%lens --tp 2")
+
+
+def test_a_line_attaches(
+    shell: InteractiveShell, folder: Path, local: lv.LocalSession, tmp_path: Path
+) -> None:
+    job = Job(tmp_path, str(folder))
+    try:
+        job.attach().stop()
+        run(shell, f"%lens --attach '{job.file}' --prompt 'the big cat sat'")
+        explorer = shell.user_ns["_lens"]
+        assert isinstance(explorer.session, lv.AttachedSession)
+        assert explorer.wait(60)
+        expected = local.trace("the big cat sat", "lm_head")
+        assert [t.id for t in explorer.trace.top(5)] == [t.id for t in expected.top(5)]
+        run(shell, f"%lens --attach '{job.file}'")
+        assert shell.user_ns["_lens"].session is explorer.session
+        assert "takes no model" in run(shell, f"%lens --attach '{job.file}' demo")
+        assert "does not exist" in run(shell, f"%lens --attach '{tmp_path}/none'")
+        assert not explorer.session.ready, "another file detaches"
+        assert job.running()
+    finally:
+        job.end()

@@ -16,7 +16,8 @@ import torch
 import zmq
 
 import lensview as lv
-from lensview.bridge.line import Connection, Line, new_connection, private_folder
+from lensview.bridge.connection import Connection, new_connection, private_folder
+from lensview.bridge.line import Line
 from lensview.bridge.wire import TO_KERNEL, TO_RANKS, Message, WireError, frames, message_of
 
 LIMIT = 1 << 20
@@ -29,7 +30,9 @@ class Kernel:
         self.connection = new_connection(folder)
         self.got: list[tuple[bytes, Message]] = []
         self._news = threading.Event()
-        self.line = Line("kernel", TO_KERNEL, self._take, LIMIT).serve(self.connection)
+        self.line = Line("kernel", TO_KERNEL, self._take, LIMIT).serve(
+            self.connection, self.connection.endpoint
+        )
 
     def _take(self, sender: bytes, message: Message) -> None:
         self.got.append((sender, message))
