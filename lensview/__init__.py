@@ -65,12 +65,14 @@ if TYPE_CHECKING:
     from .capture.estimate import Estimate, estimate
     from .capture.generate import generate
     from .capture.generation import Ending, Generation
+    from .capture.lens import LogitLens, logit_lens
     from .capture.source import Source, source
     from .demo_model import demo
     from .explorer import Explorer, explore
     from .magic import load_ipython_extension, unload_ipython_extension
     from .parallel.byhand import gather, shard
     from .parallel.weights import weight
+    from .traces.attention import Attention, attention, attention_sites
     from .traces.merge import merge_ranks
     from .wrappers.report import findings
 
@@ -86,6 +88,11 @@ _LATER = {
     "Generation": "capture.generation",
     "Source": "capture.source",
     "source": "capture.source",
+    "LogitLens": "capture.lens",
+    "logit_lens": "capture.lens",
+    "Attention": "traces.attention",
+    "attention": "traces.attention",
+    "attention_sites": "traces.attention",
     "merge_ranks": "traces.merge",
     "findings": "wrappers.report",
     "gather": "parallel.byhand",
@@ -100,6 +107,7 @@ _LATER = {
 
 __all__ = [
     "Args",
+    "Attention",
     "CaptureUnsupportedError",
     "DegreeError",
     "Diff",
@@ -119,6 +127,7 @@ __all__ = [
     "LensWarning",
     "LimitError",
     "LocalSession",
+    "LogitLens",
     "MissingExtraError",
     "NotRecordedError",
     "PlacementError",
@@ -140,6 +149,8 @@ __all__ = [
     "__version__",
     "add",
     "at",
+    "attention",
+    "attention_sites",
     "call",
     "clamp",
     "demo",
@@ -154,6 +165,7 @@ __all__ = [
     "launch",
     "load",
     "load_ipython_extension",
+    "logit_lens",
     "mean",
     "merge_ranks",
     "noise",
