@@ -24,6 +24,7 @@ from .protocol import Failed, Ok, Request, TileParams
 from .replies import hello, missing, outputs_page, state_of, tile_reply, tree_page, value_text
 from .rows import entries_from, read_rows
 from .runs import Runs, noting_failure
+from .views import Views
 
 RUN_KEY = "run"
 """One for all views and for code: only the latest run that was asked for matters."""
@@ -60,6 +61,7 @@ class Handlers:
             "value": self._value,
             "interventions": self._interventions,
             "cancel": self._cancel,
+            **Views(runs, self._read, self._looking).methods(),
         }
 
     def handle(self, content: Any, buffers: Sequence[Any] = ()) -> None:

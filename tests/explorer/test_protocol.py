@@ -33,6 +33,14 @@ BODIES = [
     "OutputsPage",
     "TileParams",
     "TileReply",
+    "ViewReason",
+    "ViewsReply",
+    "DistributionReply",
+    "NormsReply",
+    "AttentionReply",
+    "LensReply",
+    "SourceRow",
+    "SourceReply",
 ]
 
 
