@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from .capture.estimate import Estimate, estimate
     from .capture.generate import generate
     from .capture.generation import Ending, Generation
+    from .capture.lens import LogitLens, logit_lens
     from .capture.source import Source, source
     from .datasets.extraction import extract_dataset
     from .datasets.reading import ActivationDataset, open_dataset
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from .magic import load_ipython_extension, unload_ipython_extension
     from .parallel.byhand import gather, shard
     from .parallel.weights import weight
+    from .traces.attention import Attention, attention, attention_sites
     from .traces.merge import merge_ranks
     from .wrappers.report import findings
 
@@ -92,6 +94,11 @@ _LATER = {
     "Generation": "capture.generation",
     "Source": "capture.source",
     "source": "capture.source",
+    "LogitLens": "capture.lens",
+    "logit_lens": "capture.lens",
+    "Attention": "traces.attention",
+    "attention": "traces.attention",
+    "attention_sites": "traces.attention",
     "merge_ranks": "traces.merge",
     "findings": "wrappers.report",
     "gather": "parallel.byhand",
@@ -111,6 +118,7 @@ __all__ = [
     "ActivationDataset",
     "Args",
     "AttachedSession",
+    "Attention",
     "CaptureUnsupportedError",
     "DatasetError",
     "DegreeError",
@@ -131,6 +139,7 @@ __all__ = [
     "LensWarning",
     "LimitError",
     "LocalSession",
+    "LogitLens",
     "MissingExtraError",
     "NotRecordedError",
     "PlacementError",
@@ -153,6 +162,8 @@ __all__ = [
     "add",
     "at",
     "attach",
+    "attention",
+    "attention_sites",
     "call",
     "clamp",
     "demo",
@@ -168,6 +179,7 @@ __all__ = [
     "launch",
     "load",
     "load_ipython_extension",
+    "logit_lens",
     "mean",
     "merge_ranks",
     "noise",

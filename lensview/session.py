@@ -12,7 +12,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from .capture.lens import LogitLens, logit_lens
 from .capture.run import run
+from .capture.source import Source, source
+from .capture.viewing import Viewing
 from .errors import LensError
 from .interventions import Intervention
 from .modules import ModuleRow, index, tree
@@ -95,7 +98,7 @@ class Session(Protocol):
         """Per intervention, what is wrong with it before any run, or ""."""
 
 
-class LocalSession:
+class LocalSession(Viewing):
     """Runs plans on a model in this process."""
 
     def __init__(self, model: nn.Module, tokenizer: Any = None) -> None:
@@ -174,6 +177,15 @@ class LocalSession:
     def value(self, trace: Trace, site: str, index: Sequence[int]) -> str:
         """One element of a record, exactly."""
         return element(trace[site], index)
+
+    def logit_lens(self, trace: Trace, **options: Any) -> LogitLens:
+        """What each layer's residual stream predicts; see `lensview.logit_lens`."""
+        return logit_lens(trace, self._model, **options)
+
+    def source(self, path: str, inputs: Any = None, watch: Watch | None = None) -> Source:
+        """The code of a module's forward, with its ops where inputs are run; see
+        `lensview.source`."""
+        return source(self._model, path, inputs, self.tokenizer, watch=watch)
 
     def check(self, interventions: Sequence[Intervention]) -> list[str]:
         """Per intervention, what is wrong with its site, or ""."""

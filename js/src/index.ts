@@ -13,6 +13,7 @@ import { style } from "./style";
 import { themeOf, watchTheme } from "./theme";
 import { NextTokens } from "./tokens";
 import { Tree } from "./tree";
+import { Views } from "./views";
 
 /** A theme's colours may be in transition when its attribute changes. */
 const TRANSITION = 250;
@@ -35,12 +36,13 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     setAttribute(root, "data-paints", String(paints));
     setAttribute(root, "data-hash", hash);
   });
+  const views = new Views(page, signal, heatmap.element);
   frame.append(
     new Header(page, signal).element,
     h("div", { class: "lv-main" },
       new Tree(page, signal).element,
       splitter(frame, signal),
-      heatmap.element,
+      views.element,
       h("div", { class: "lv-side" },
         new Interventions(page, signal).element, new NextTokens(page, signal).element)),
   );
@@ -56,6 +58,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     if (root.dataset["theme"] === theme) return;
     root.dataset["theme"] = theme;
     heatmap.setTheme(theme);
+    views.setTheme(theme);
   };
   guardKeys(root, signal);
   watchTheme(signal, () => {

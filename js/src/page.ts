@@ -200,7 +200,8 @@ export class Page {
     }
   }
 
-  private begin<M extends Method>(method: M, params: Params[M], options: CallOptions): Call<M> {
+  /** As `ask`, for a caller that may cancel. */
+  begin<M extends Method>(method: M, params: Params[M], options: CallOptions): Call<M> {
     const call = this.client.call(method, params, options);
     this.store.set({ working: this.store.now.working + 1 });
     const done = (): void => { this.store.set({ working: this.store.now.working - 1 }); };

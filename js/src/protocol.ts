@@ -16,7 +16,13 @@ export type Method =
   | "interventions"
   | "sizes"
   | "strips"
-  | "cancel";
+  | "cancel"
+  | "views"
+  | "distribution"
+  | "norms"
+  | "attention"
+  | "lens"
+  | "source";
 
 /** A float of Python: what JSON cannot write comes as a string. */
 export type Float = number | "nan" | "inf" | "-inf";
@@ -167,6 +173,108 @@ export interface TileReply {
   note: string;
 }
 
+export interface ViewReason {
+  view: string;
+  reason: string;
+}
+
+export interface ViewsReply {
+  site: string;
+  reasons: ViewReason[];
+}
+
+export interface DistributionReply {
+  site: string;
+  run: number;
+  low: Float;
+  high: Float;
+  counts: number[];
+  baseline_counts: number[];
+  finite: number;
+  nan: number;
+  inf: number;
+  baseline_nan: number;
+  baseline_inf: number;
+  shares: Float[];
+  values: Float[];
+  baseline_values: Float[];
+  stats: string;
+  note: string;
+}
+
+export interface NormsReply {
+  site: string;
+  run: number;
+  shape: number[];
+  index: number[];
+  rows_are: string;
+  labels: string[];
+  norm: Float[];
+  rms: Float[];
+  baseline_norm: Float[];
+  baseline_rms: Float[];
+  width: number;
+  note: string;
+}
+
+export interface AttentionReply {
+  site: string;
+  path: string;
+  run: number;
+  batch: number;
+  row: number;
+  heads: number;
+  head: number;
+  queries: number;
+  keys: number;
+  rows: number;
+  columns: number;
+  row_step: number;
+  column_step: number;
+  small_rows: number;
+  small_columns: number;
+  high: Float | null;
+  difference: Float;
+  largest: Float;
+  how: string;
+  query_labels: string[];
+  key_labels: string[];
+}
+
+export interface LensReply {
+  run: number;
+  sites: string[];
+  labels: string[];
+  start: number;
+  total: number;
+  batch: number;
+  row: number;
+  k: number;
+  ids: number[];
+  probabilities: Float[];
+  before: Float[];
+  vocabulary: number[];
+  texts: string[];
+  way: string;
+  difference: Float;
+}
+
+export interface SourceRow {
+  number: number;
+  text: string;
+  function: string;
+  sites: string[];
+  shapes: string[];
+}
+
+export interface SourceReply {
+  path: string;
+  run: number;
+  calls: number;
+  lines: SourceRow[];
+  note: string;
+}
+
 export type Outgoing = Request & { kind: "req" };
 
 export type Incoming =
@@ -189,6 +297,12 @@ export interface Params {
   sizes: { offset: number; limit: number };
   strips: { site: string };
   cancel: { id: string };
+  views: { site: string };
+  distribution: { site: string; bins: number };
+  norms: { site: string; index: number[] };
+  attention: { site: string; which: Which; row: number; head: number };
+  lens: { which: Which; row: number; start: number };
+  source: { site: string };
 }
 
 /** What each method answers. */
@@ -204,4 +318,10 @@ export interface Results {
   sizes: SizesPage;
   strips: StripsReply;
   cancel: Record<string, never>;
+  views: ViewsReply;
+  distribution: DistributionReply;
+  norms: NormsReply;
+  attention: AttentionReply;
+  lens: LensReply;
+  source: SourceReply;
 }

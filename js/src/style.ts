@@ -7,5 +7,6 @@ import heatmap from "./style/heatmap.css";
 import layout from "./style/layout.css";
 import tables from "./style/tables.css";
 import tree from "./style/tree.css";
+import views from "./style/views.css";
 
-export const style = [base, layout, controls, header, tree, heatmap, tables].join("\n");
+export const style = [base, layout, controls, header, tree, heatmap, tables, views].join("\n");

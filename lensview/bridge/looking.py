@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..capture.viewing import Viewing
 from ..errors import LensError
 from ..interventions import Intervention
 from ..modules import ModuleRow
@@ -23,7 +24,7 @@ from .summary import error_of, require_portable
 from .team import Team
 
 
-class Looking:
+class Looking(Viewing):
     """The part of a session over ranks that asks rank 0 alone."""
 
     _team: Team

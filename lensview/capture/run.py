@@ -281,11 +281,11 @@ def _points(
     for parent, visitor in recorder.witnesses():
         at(parent).records["output"].append(visitor)
     if watch is not None:
-        _follow(module, watch, at, points)
+        follow(module, watch, at, points)
     return list(points.values())
 
 
-def _follow(module: nn.Module, watch: Watch, at: Any, points: dict[int, Point]) -> None:
+def follow(module: nn.Module, watch: Watch, at: Any, points: dict[int, Point]) -> None:
     """Ask the cancel flag at every tapped module, and tell progress at the model's blocks."""
     steps = blocks(module)
     passed = 0

@@ -22,10 +22,12 @@ from ..taps.forwards import layers
 from ..taps.hooks import Point, taps
 from ..taps.ops import OpPoint, OpSight
 from ..values import main_in
+from ..watch import Watch
 from ..wrappers.refusal import refuse
 from ..wrappers.unwrap import eagerly, unwrap
 from .inputs import prepare
 from .opsites import no_ops
+from .run import follow
 
 _WIDTH = 88
 """Columns of code before the column of sites."""
@@ -114,7 +116,14 @@ class _Met:
             ops.append((sight.call, sight.text, (tuple(tensor.shape), str(tensor.dtype))))
 
 
-def source(model: nn.Module, path: str, inputs: Any = None, tokenizer: Any = None) -> Source:
+def source(
+    model: nn.Module,
+    path: str,
+    inputs: Any = None,
+    tokenizer: Any = None,
+    *,
+    watch: Watch | None = None,
+) -> Source:
     """The code of the forward of the module at `path`, with the ops met on each line.
 
     Args:
@@ -123,6 +132,7 @@ def source(model: nn.Module, path: str, inputs: Any = None, tokenizer: Any = Non
         inputs: as for `trace`; the model is run once, under ``torch.no_grad()``. None runs nothing
             and gives the code alone.
         tokenizer: reads strings.
+        watch: follows the run and can cancel it.
 
     Returns:
         A `Source`; print it, or read its `lines`. Sites carry ``@call`` where the module was called
@@ -131,7 +141,7 @@ def source(model: nn.Module, path: str, inputs: Any = None, tokenizer: Any = Non
     Raises:
         SiteError: there is no such module; has near matches. Or its ops cannot be looked at without
             changing what it computes (PyTorch's fused attention); says how they can.
-        InputError, TypeError, CaptureUnsupportedError: as for `trace`.
+        InputError, TypeError, CaptureUnsupportedError, RunCancelled: as for `trace`.
     """
     root = unwrap(model)
     call = None if inputs is None else prepare(root, inputs, tokenizer)
@@ -145,8 +155,10 @@ def source(model: nn.Module, path: str, inputs: Any = None, tokenizer: Any = Non
     met = _Met()
     ops = OpPoint(notice=met.notice)
     if call is not None:
-        points = [Point(module, ops=ops)]
-        with torch.no_grad(), eagerly(root, True), taps(root, points):
+        points = {id(module): Point(module, ops=ops)}
+        if watch is not None:
+            follow(root, watch, lambda at: points.setdefault(id(at), Point(at)), points)
+        with torch.no_grad(), eagerly(root, True), taps(root, list(points.values())):
             root(*call.args, **call.kwargs)
     calls = ops.met.calls
     return Source(place, tuple(_lines(place, _written(module), met, calls)), calls)

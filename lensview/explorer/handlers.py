@@ -26,6 +26,7 @@ from .protocol import Failed, Ok, Request, TileParams
 from .replies import hello, missing, state_of, tile_reply, tree_page, value_text
 from .rows import entries_from, read_rows
 from .runs import Runs, noting_failure
+from .views import Views
 
 RUN_KEY = "run"
 """One for all views and for code: only the latest run that was asked for matters."""
@@ -65,6 +66,7 @@ class Handlers:
             "interventions": self._interventions,
             **outlook.methods,
             "cancel": self._cancel,
+            **Views(runs, self._read, self._looking).methods(),
         }
 
     def handle(self, content: Any, buffers: Sequence[Any] = ()) -> None:

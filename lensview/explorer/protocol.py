@@ -31,6 +31,12 @@ Method = Literal[
     "sizes",  # {offset, limit} -> SizesPage
     "strips",  # {site} -> StripsReply
     "cancel",  # {id} -> {}: asks the request with this id to stop
+    "views",  # {site} -> ViewsReply
+    "distribution",  # {site, bins} -> DistributionReply
+    "norms",  # {site, index} -> NormsReply
+    "attention",  # {site, which, row, head} -> AttentionReply + two float32 buffers
+    "lens",  # {which, row, start} -> LensReply
+    "source",  # {site} -> SourceReply
 ]
 
 
@@ -280,6 +286,152 @@ class TileReply:
     inf: int
     stats: str
     row_labels: list[str]
+    note: str
+
+
+# --- views of a site besides its heatmap ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ViewReason:
+    """Why a view does not apply to a site; "" where it does."""
+
+    view: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ViewsReply:
+    """Reply to ``views``: one entry per view besides the heatmap."""
+
+    site: str
+    reasons: list[ViewReason]
+
+
+@dataclass(frozen=True)
+class DistributionReply:
+    """Reply to ``distribution``: elements of the latest run per bin of equal width from `low` to
+    `high`, and of the run without interventions (empty where that is the same run). `shares` are
+    those of the quantiles in `values` and `baseline_values`."""
+
+    site: str
+    run: int
+    low: float
+    high: float
+    counts: list[int]
+    baseline_counts: list[int]
+    finite: int
+    nan: int
+    inf: int
+    baseline_nan: int
+    baseline_inf: int
+    shares: list[float]
+    values: list[float]
+    baseline_values: list[float]
+    stats: str
+    note: str
+
+
+@dataclass(frozen=True)
+class NormsReply:
+    """Reply to ``norms``: L2 norm and root mean square of each row, of the latest run and of the
+    one without interventions (empty where that is the same run). `rows_are` says what the rows are;
+    `labels` are token labels, only where they are tokens. `index` is what was looked at of `shape`,
+    one number per leading dim."""
+
+    site: str
+    run: int
+    shape: list[int]
+    index: list[int]
+    rows_are: str
+    labels: list[str]
+    norm: list[float]
+    rms: list[float]
+    baseline_norm: list[float]
+    baseline_rms: list[float]
+    width: int
+    note: str
+
+
+@dataclass(frozen=True)
+class AttentionReply:
+    """Reply to ``attention``: the pattern of one head and small pictures of all.
+
+    The first buffer is the head's `rows` x `columns` cells, each the largest of `row_step` x
+    `column_step`; the second `heads` pictures of `small_rows` x `small_columns`. Rows are query
+    tokens, columns key tokens. `difference` is the largest difference between the weights times the
+    values and what the module got, whose largest magnitude is `largest`.
+    """
+
+    site: str
+    path: str
+    run: int
+    batch: int
+    row: int
+    heads: int
+    head: int
+    queries: int
+    keys: int
+    rows: int
+    columns: int
+    row_step: int
+    column_step: int
+    small_rows: int
+    small_columns: int
+    high: float | None
+    difference: float
+    largest: float
+    how: str
+    query_labels: list[str]
+    key_labels: list[str]
+
+
+@dataclass(frozen=True)
+class LensReply:
+    """Reply to ``lens``: layers x tokens x k flat lists, the likeliest token first.
+
+    `start` is the number of the first token shown of `total`. `before` are the probabilities of the
+    same tokens in the run without interventions (empty where that is the same run). `texts[i]` is
+    the label of the token id `vocabulary[i]`. `way` names norm and head; `difference` is from the
+    model's own logits.
+    """
+
+    run: int
+    sites: list[str]
+    labels: list[str]
+    start: int
+    total: int
+    batch: int
+    row: int
+    k: int
+    ids: list[int]
+    probabilities: list[float]
+    before: list[float]
+    vocabulary: list[int]
+    texts: list[str]
+    way: str
+    difference: float
+
+
+@dataclass(frozen=True)
+class SourceRow:
+    """One line of code, and the sites and shapes of the ops met there."""
+
+    number: int
+    text: str
+    function: str
+    sites: list[str]
+    shapes: list[str]
+
+
+@dataclass(frozen=True)
+class SourceReply:
+    """Reply to ``source``: the code of the forward of the module at `path`."""
+
+    path: str
+    run: int
+    calls: int
+    lines: list[SourceRow]
     note: str
 
 

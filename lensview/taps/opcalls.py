@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from inspect import signature
 from typing import Any, cast
 
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import get_testing_overrides
 
@@ -26,8 +28,33 @@ def bound(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments
 @lru_cache(maxsize=1024)
 def _binder(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], Arguments]:
     # Functions written in C have no signature; PyTorch keeps a table of stand-ins that do.
-    return binder(get_testing_overrides().get(func, func))
+    return binder(_TOLD.get(func) or get_testing_overrides().get(func, func))
 
+
+def with_defaults(func: Any, value: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call, with what the function takes for those that were left out, where
+    that is known: whoever reads an attention must know its scale."""
+    told = _TOLD.get(func)
+    if told is None:
+        return value
+    defaults = {n: p.default for n, p in signature(told).parameters.items()}
+    return {**value, **{n: d for n, d in defaults.items() if n not in value}}
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> None:
+    """The signature of PyTorch's function; its table's stand-in lacks the last three."""
+
+
+_TOLD: dict[Any, Callable[..., Any]] = {F.scaled_dot_product_attention: _attention}
 
 _UNNAMED = binder(cast(Any, None))
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..values import main_path
 from .forwards import layers
-from .opcalls import bound, is_in_place, versions, was_written
+from .opcalls import bound, is_in_place, versions, was_written, with_defaults
 from .opmode import OpMode, aside, module_call
 from .opnames import op_text
 
@@ -194,7 +194,7 @@ class _OpenCall:
                 new = {**new, target: old}
             value = new
             args, kwargs = arguments.call(value)
-        self._visited(visits.records["input"], value)
+        self._visited(visits.records["input"], with_defaults(func, value))
         return args, kwargs
 
     def _visited(self, visitors: Sequence[Visitor], value: Any) -> Any:

@@ -36,6 +36,14 @@ BODIES = [
     "StripsReply",
     "TileParams",
     "TileReply",
+    "ViewReason",
+    "ViewsReply",
+    "DistributionReply",
+    "NormsReply",
+    "AttentionReply",
+    "LensReply",
+    "SourceRow",
+    "SourceReply",
 ]
 
 
