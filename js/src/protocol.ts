@@ -14,7 +14,20 @@ export type Method =
   | "tile"
   | "value"
   | "interventions"
-  | "cancel";
+  | "cancel"
+  | "undo"
+  | "redo"
+  | "restore"
+  | "pair"
+  | "rename"
+  | "verify"
+  | "effect"
+  | "names"
+  | "estimate"
+  | "limits"
+  | "code"
+  | "save"
+  | "figure";
 
 /** A float of Python: what JSON cannot write comes as a string. */
 export type Float = number | "nan" | "inf" | "-inf";
@@ -84,6 +97,84 @@ export interface State {
   edited: NextToken[];
   interventions: InterventionRow[];
   notes: string[];
+  can_undo: boolean;
+  can_redo: boolean;
+  runs: RunRow[];
+  pair: number[];
+  divergence: Divergence | null;
+  checks: Check[];
+  limits: Limits | null;
+}
+
+export interface RunRow {
+  number: number;
+  name: string;
+  prompt: string;
+  interventions: string[];
+  time: string;
+  seconds: Float;
+  seed: number | null;
+  held: boolean;
+  amber: number;
+}
+
+export interface Divergence {
+  forward: Float | null;
+  backward: Float | null;
+  note: string;
+}
+
+export interface Check {
+  name: string;
+  ok: boolean;
+  reason: string;
+}
+
+export interface Limits {
+  sites: string[];
+  keep: string;
+  max_bytes: number | null;
+  held_bytes: number;
+  held_limit: number;
+}
+
+export interface EffectReply {
+  id: string;
+  text: string;
+  first: string;
+  moved: boolean | null;
+}
+
+export interface NamedValue {
+  name: string;
+  about: string;
+}
+
+export interface NamesReply {
+  names: NamedValue[];
+}
+
+export interface CostChoice {
+  name: string;
+  sites: string[];
+  keep: string;
+  bytes: number | null;
+  note: string;
+}
+
+export interface CostReply {
+  sites: number;
+  bytes: number | null;
+  limit: number | null;
+  largest: string[];
+  choices: CostChoice[];
+  note: string;
+}
+
+export interface SavedReply {
+  path: string;
+  bytes: number;
+  exists: boolean;
 }
 
 export interface Hello {
@@ -162,6 +253,19 @@ export interface Params {
   value: { site: string; which: Which; index: number[] };
   interventions: { rows: InterventionRow[] };
   cancel: { id: string };
+  undo: Record<string, never>;
+  redo: Record<string, never>;
+  restore: { number: number };
+  pair: { first: number | null; second: number | null };
+  rename: { number: number; name: string };
+  verify: Record<string, never>;
+  effect: { id: string };
+  names: { site: string; operation: string };
+  estimate: { prompt: string; sites: string[]; keep: string };
+  limits: { sites: string[]; keep: string; max_mib: number | null };
+  code: Record<string, never>;
+  save: { path: string; what: "trace" | "baseline" | "html"; replace: boolean };
+  figure: Record<string, never>;
 }
 
 /** What each method answers. */
@@ -175,4 +279,17 @@ export interface Results {
   value: { text: string };
   interventions: State;
   cancel: Record<string, never>;
+  undo: State;
+  redo: State;
+  restore: State;
+  pair: State;
+  rename: State;
+  verify: State;
+  effect: EffectReply;
+  names: NamesReply;
+  estimate: CostReply;
+  limits: State;
+  code: { text: string };
+  save: SavedReply;
+  figure: { text: string };
 }

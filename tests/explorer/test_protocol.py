@@ -33,6 +33,16 @@ BODIES = [
     "OutputsPage",
     "TileParams",
     "TileReply",
+    "RunRow",
+    "Divergence",
+    "Check",
+    "Limits",
+    "EffectReply",
+    "NamedValue",
+    "NamesReply",
+    "CostChoice",
+    "CostReply",
+    "SavedReply",
 ]
 
 
