@@ -1,7 +1,7 @@
 /** What the page knows, in one observable value. Nothing here asks the kernel. */
 
 import type { Silence } from "./client";
-import type { Hello, InterventionRow, Progress, State, Which } from "./protocol";
+import type { EffectReply, Hello, InterventionRow, Progress, State, Which } from "./protocol";
 
 export interface PageState {
   hello: Hello | null;
@@ -24,6 +24,10 @@ export interface PageState {
   problem: string;
   fatal: boolean;
   notice: string;
+  /** A part of the picture that was picked to be edited; whoever adds the row sets it back. */
+  picked: {site: string; index: string} | null;
+  /** What rows of the table do by themselves, by id, as far as it was asked for. */
+  effects: Readonly<Record<string, EffectReply>>;
 }
 
 const NO_STATE: State = {
@@ -36,6 +40,13 @@ const NO_STATE: State = {
   edited: [],
   interventions: [],
   notes: [],
+  can_undo: false,
+  can_redo: false,
+  runs: [],
+  pair: [],
+  divergence: null,
+  checks: [],
+  limits: null,
 };
 
 export const INITIAL: PageState = {
@@ -53,6 +64,8 @@ export const INITIAL: PageState = {
   problem: "",
   fatal: false,
   notice: "",
+  picked: null,
+  effects: {},
 };
 
 export type Listener = (now: PageState, before: PageState) => void;
@@ -84,7 +97,7 @@ export function rowsOf(state: PageState): InterventionRow[] {
   return state.sentRows ?? state.kernel.interventions;
 }
 
-/** Whether there is a run without interventions to compare with. */
+/** Whether there is another run to compare with: without interventions, or one that was chosen. */
 export function hasEdits(state: PageState): boolean {
-  return state.kernel.edited.length > 0 || state.kernel.interventions.some((row) => row.enabled);
+  return state.kernel.pair.length > 0 || state.kernel.edited.length > 0 || state.kernel.interventions.some((row) => row.enabled);
 }

@@ -18,7 +18,7 @@ from ..plan import Plan
 from . import params
 from .code import code_of
 from .cost import cost
-from .exports import saved, show_figure
+from .exports import make_figure, saved
 from .jobs import READ, RUN, Answer, Job, Lane, Work, model_lock
 from .limits import keep_of
 from .origins import namespace
@@ -247,7 +247,7 @@ class Editing:
             shown = runs.shown()
             both = shown.baseline if runs.pair is not None else None
             trace = require_run(shown.trace)
-            return Answer({"text": show_figure(trace, both, self._of.selected())})
+            return Answer({"text": make_figure(trace, both, self._of.selected())})
 
         self._queue(request, work)
 

@@ -12,9 +12,12 @@ from typing import Any
 
 from ..errors import InputError
 from ..traces.trace import Trace
+from .origins import keep
 from .protocol import SavedReply
 
 SUFFIX = {"trace": ".safetensors", "baseline": ".safetensors", "html": ".html"}
+FIGURE = "_lens_figure"
+"""The name in the user's namespace under which the latest figure is left."""
 HTML = "lensview.explorer.html"
 """The room that writes one self-contained page; loaded when it is asked for."""
 
@@ -57,8 +60,11 @@ def saved(path: str, what: str, replace: bool, trace: Trace, explorer: Any) -> S
     return SavedReply(str(file.absolute()), file.stat().st_size, False)
 
 
-def show_figure(trace: Trace, baseline: Trace | None, site: str) -> str:
-    """Display a record as a plotly figure below the cell of the explorer; what to do without.
+def make_figure(trace: Trace, baseline: Trace | None, site: str) -> str:
+    """Make a plotly figure of a record, and say how to see it.
+
+    What is displayed outside of a cell has no place in a notebook, so the figure is left in the
+    user's namespace under `FIGURE`.
 
     Raises:
         InputError: no site is selected.
@@ -66,15 +72,8 @@ def show_figure(trace: Trace, baseline: Trace | None, site: str) -> str:
     """
     if not site:
         raise InputError("Select a site first: the figure is of the selected one.")
-    from IPython.core.getipython import get_ipython
-
     from ..figures import heatmap
 
     figure = heatmap(trace, site, baseline=baseline)
-    call = f"lensview.figures.heatmap(explorer.trace, {site!r})"
-    if get_ipython() is None:
-        return f"There is no notebook to display in; in Python: {call}"
-    from IPython.display import display
-
-    display(figure)  # type: ignore[no-untyped-call]
-    return f"The figure is below, in the cell's output. In a cell of its own: {call}"
+    keep(FIGURE, figure)
+    return f"{FIGURE}  # {site}; or lensview.figures.heatmap(explorer.trace, {site!r})\n"

@@ -38,9 +38,20 @@ _FROM_RUNS = ("patch", "mean")
 
 def namespace() -> Mapping[str, Any]:
     """The variables of the user's notebook; none outside IPython."""
+    return _names() or {}
+
+
+def keep(name: str, value: Any) -> None:
+    """Leave a value in the user's notebook under a name; outside IPython there is none."""
+    names = _names()
+    if names is not None:
+        names[name] = value
+
+
+def _names() -> dict[str, Any] | None:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    return {} if shell is None else shell.user_ns
+    return None if shell is None else shell.user_ns
 
 
 class Origins:

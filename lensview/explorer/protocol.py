@@ -42,7 +42,7 @@ Method = Literal[
     "limits",  # {sites, keep, max_mib} -> State: what later runs record
     "code",  # {} -> {text}: Python that reproduces what is shown
     "save",  # {path, what, replace} -> SavedReply
-    "figure",  # {} -> {text}: displays the selected heatmap as a plotly figure
+    "figure",  # {} -> {text}: makes a plotly figure of the selected site; how to see it
 ]
 
 
