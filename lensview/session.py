@@ -55,6 +55,7 @@ class Session(Protocol):
         interventions: Intervention | Iterable[Intervention] = (),
         *,
         keep_output: bool = False,
+        keep: Any = None,
         max_bytes: int | None = None,
         watch: Watch | None = None,
     ) -> Trace:
@@ -130,11 +131,14 @@ class LocalSession(Viewing):
         interventions: Intervention | Iterable[Intervention] = (),
         *,
         keep_output: bool = False,
+        keep: Any = None,
         max_bytes: int | None = None,
         watch: Watch | None = None,
     ) -> Trace:
         """One run; see `lensview.trace`."""
-        plan = Plan.make(sites, interventions, keep_output=keep_output, max_bytes=max_bytes)
+        plan = Plan.make(
+            sites, interventions, keep_output=keep_output, keep=keep, max_bytes=max_bytes
+        )
         return run(self._model, inputs, plan, tokenizer=self.tokenizer, watch=watch)
 
     def tile(

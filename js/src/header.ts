@@ -63,6 +63,17 @@ export class Header {
     page.store.watch(signal, (now, before) => { this.update(now, before); });
   }
 
+  /** The prompt as it is typed. */
+  get text(): string {
+    return this.prompt.value;
+  }
+
+  /** Put a button beside Run, and one at the end of the headline. */
+  place(beside: HTMLElement, menu: HTMLElement): void {
+    this.row.append(beside);
+    this.element.firstElementChild?.append(menu);
+  }
+
   private start(): void {
     if (this.page.store.now.hello) void this.page.run(this.prompt.value);
   }
@@ -145,5 +156,6 @@ function summaryOf({ hello, kernel }: PageState): string {
   if (kernel.run === 0) return hello.takes_text ? "Not run yet. Enter runs the prompt." : "Not run yet.";
   const tokens = kernel.tokens.length;
   const count = tokens === 0 ? "" : ` · ${tokens} token${tokens === 1 ? "" : "s"}`;
-  return `Run ${kernel.run}${count}${kernel.edited.length > 0 ? " · with interventions" : ""}`;
+  const edited = kernel.pair.length === 0 && kernel.edited.length > 0;
+  return `Run ${kernel.runs.at(-1)?.number ?? kernel.run}${count}${edited ? " · with interventions" : ""}`;
 }

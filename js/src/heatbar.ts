@@ -53,6 +53,14 @@ export class Heatbar {
     this.side.update(side, plain);
     show(this.side.element, state.selected !== "" && plain);
     this.which.update(state.which);
+    const [first, second] = state.kernel.pair;
+    const pair = first !== undefined && second !== undefined;
+    this.which.rename("latest", pair ? `B · run ${second}` : "latest",
+      pair ? `Run ${second}` : "The latest run, with its interventions");
+    this.which.rename("baseline", pair ? `A · run ${first}` : "baseline",
+      pair ? `Run ${first}` : "The same run without interventions");
+    this.which.rename("difference", pair ? "B − A" : "difference",
+      pair ? `Run ${second} − run ${first}` : "latest − baseline");
     show(this.which.element, hasEdits(state) && state.selected !== "");
     setAttribute(this.element, "data-path", path);
   }

@@ -1,16 +1,22 @@
 /** Where anywidget enters: builds the page in an element, and takes it apart again. */
 
+import { Checks } from "./checks";
 import type { Model } from "./client";
+import { Cost } from "./cost";
 import { h, later, onResize, setAttribute } from "./dom";
+import { Exports } from "./exports";
 import { Header } from "./header";
 import { Heatmap } from "./heatmap";
 import { Interventions } from "./interventions";
 import { guardKeys } from "./keys";
 import { Page } from "./page";
+import { shortcuts } from "./shortcuts";
+import { side } from "./side";
 import { splitter } from "./splitter";
 import type { PageState } from "./state";
 import { style } from "./style";
 import { themeOf, watchTheme } from "./theme";
+import { Timeline } from "./timeline";
 import { NextTokens } from "./tokens";
 import { Tree } from "./tree";
 import { Views } from "./views";
@@ -37,14 +43,19 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     setAttribute(root, "data-hash", hash);
   });
   const views = new Views(page, signal, heatmap.element);
+  const header = new Header(page, signal);
+  const exports = new Exports(page, signal);
+  const interventions = new Interventions(page, signal);
+  header.place(new Cost(page, signal, () => header.text).button, exports.button);
+  shortcuts(root, exports.button, page, interventions, signal);
   frame.append(
-    new Header(page, signal).element,
+    header.element,
     h("div", { class: "lv-main" },
       new Tree(page, signal).element,
       splitter(frame, signal),
       views.element,
-      h("div", { class: "lv-side" },
-        new Interventions(page, signal).element, new NextTokens(page, signal).element)),
+      side([interventions.element, new Timeline(page, signal).element],
+        [new NextTokens(page, signal).element, new Checks(page, signal).element])),
   );
   root.append(h("style", {}, style), frame);
 

@@ -2,19 +2,32 @@
 
 import { h, setAttribute, setText, show } from "./dom";
 import { exact, human } from "./format";
-import type { InterventionRow } from "./protocol";
+import { menuButton, type Command } from "./menu";
+import type { EffectReply, InterventionRow, NamedValue, RunRow } from "./protocol";
+import { fill, kindOf, firstValue, ValueField } from "./values";
 
 type Field = "enabled" | "site" | "operation" | "index" | "value";
 
 export interface RowActions {
   change(change: Partial<InterventionRow>): void;
   remove(): void;
+  duplicate(): void;
+  /** Up (-1) or down (1) in the table. */
+  move(by: number): void;
+  /** Find out what the row does by itself. */
+  effect(): void;
+  names(row: InterventionRow): Promise<readonly NamedValue[]>;
   /** Show this site in the heatmap. */
   visit(site: string): void;
 }
 
-/** What an operation takes, as an example. */
-const EXAMPLES: Record<string, string> = { zero: "–", clamp: "low, high", noise: "std, seed" };
+/** What the row is shown with. */
+export interface RowContext {
+  operations: readonly string[];
+  runs: readonly RunRow[];
+  effect: EffectReply | undefined;
+  pending: boolean;
+}
 
 export class InterventionView {
   readonly element: HTMLElement;
@@ -24,11 +37,15 @@ export class InterventionView {
   private readonly site = text("site", "Site");
   private readonly operation = h("select", { class: "lv-input", "data-field": "operation", "aria-label": "Operation" });
   private readonly index = text("index", "Index", "all");
-  private readonly value = text("value", "Value");
+  private readonly value: ValueField;
   private readonly changed = h("span", { role: "cell", class: "lv-edit-changed", "data-field": "changed" });
   private readonly error = h("span", { role: "alert", "data-field": "error" });
   private readonly errorCell = h("div", { role: "cell", class: "lv-edit-error" }, this.error);
+  private readonly effect = h("span", { role: "status", "data-field": "effect" });
+  private readonly visit = h("button", { type: "button", class: "lv-button lv-small", hidden: "", "data-field": "visit" }, "Show it");
+  private readonly effectCell = h("div", { role: "cell", class: "lv-edit-effect", hidden: "" }, this.effect, this.visit);
   private row: InterventionRow | null = null;
+  private runs: readonly RunRow[] = [];
 
   constructor(
     private readonly signal: AbortSignal,
@@ -37,22 +54,49 @@ export class InterventionView {
     const remove = h("button", {
       type: "button", class: "lv-icon", "data-field": "remove", title: "Remove", "aria-label": "Remove",
     }, "×");
+    this.value = new ValueField(signal, {
+      commit: (value) => { this.commit("value", value); },
+      names: () => (this.row ? actions.names(this.row) : Promise.resolve([])),
+    });
+    const more = menuButton("⋯", "More for this row", "row-menu", signal, () => this.commands());
     const cell = (kind: string, child: HTMLElement): HTMLElement =>
       h("span", { role: "cell", class: `lv-edit-${kind}` }, child);
     this.element = h("div", { class: "lv-edit", role: "row", "data-test": "intervention" },
-      cell("enabled", this.enabled), cell("site", this.site), cell("operation", this.operation),
-      cell("index", this.index), cell("value", this.value), this.changed, cell("remove", remove),
-      this.errorCell);
-    this.enabled.addEventListener("change", () => { this.commit("enabled", this.enabled.checked); }, { signal });
-    this.operation.addEventListener("change", () => { this.commit("operation", this.operation.value); }, { signal });
-    remove.addEventListener("click", () => { actions.remove(); }, { signal });
-    this.site.addEventListener("dblclick", () => { if (this.row) actions.visit(this.row.site); }, { signal });
+      cell("enabled", this.enabled), cell("site", this.site), cell("index", this.index),
+      cell("more", more), cell("remove", remove), cell("operation", this.operation),
+      this.value.element, this.changed, this.errorCell, this.effectCell);
+    const options = { signal };
+    this.enabled.addEventListener("change", () => { this.commit("enabled", this.enabled.checked); }, options);
+    this.operation.addEventListener("change", () => { this.choose(this.operation.value); }, options);
+    remove.addEventListener("click", () => { actions.remove(); }, options);
+    this.site.addEventListener("dblclick", () => { if (this.row) actions.visit(this.row.site); }, options);
+    this.visit.addEventListener("click", () => { actions.visit(this.visit.value); }, options);
+    this.element.addEventListener("keydown", (event) => { this.key(event); }, options);
     this.listen(this.site, "site");
     this.listen(this.index, "index");
-    this.listen(this.value, "value");
   }
 
-  private listen(input: HTMLInputElement, field: "site" | "index" | "value"): void {
+  private commands(): Command[] {
+    const { actions, row } = this;
+    return [
+      { text: "Where is its first effect?", test: "row-effect", act: () => { actions.effect(); } },
+      { text: "Show its site", test: "row-visit", act: () => { if (row) actions.visit(row.site); } },
+      { text: "Duplicate", keys: "Ctrl+D", test: "row-duplicate", act: () => { actions.duplicate(); } },
+      { text: "Move up", keys: "Alt+↑", test: "row-up", act: () => { actions.move(-1); } },
+      { text: "Move down", keys: "Alt+↓", test: "row-down", act: () => { actions.move(1); } },
+      { text: "Remove", test: "row-remove", act: () => { actions.remove(); } },
+    ];
+  }
+
+  private key(event: KeyboardEvent): void {
+    const step = event.altKey ? { ArrowUp: -1, ArrowDown: 1 }[event.key] : undefined;
+    if (step !== undefined) this.actions.move(step);
+    else if (event.key === "d" && (event.ctrlKey || event.metaKey)) this.actions.duplicate();
+    else return;
+    event.preventDefault();
+  }
+
+  private listen(input: HTMLInputElement, field: "site" | "index"): void {
     const options = { signal: this.signal };
     const commit = (): void => { this.commit(field, input.value.trim()); };
     input.addEventListener("blur", commit, options);
@@ -68,32 +112,42 @@ export class InterventionView {
     this.actions.change({ [field]: value });
   }
 
-  update(row: InterventionRow, operations: readonly string[], pending: boolean): void {
+  /** Another operation; a value that means nothing to it is replaced by what it starts with. */
+  private choose(operation: string): void {
+    if (!this.row || this.row.operation === operation) return;
+    const kept = kindOf(this.row) === kindOf({ operation, locked: false }) && kindOf(this.row) !== "pair";
+    const value = kept ? this.row.value : firstValue(operation, this.runs);
+    this.actions.change({ operation, value });
+  }
+
+  update(row: InterventionRow, { operations, runs, effect, pending }: RowContext): void {
     const before = this.row;
     this.row = row;
+    this.runs = runs;
     setAttribute(this.element, "data-id", row.id);
     this.element.classList.toggle("lv-off", !row.enabled);
     this.enabled.checked = row.enabled;
     fill(this.site, row.site, before?.site);
     fill(this.index, row.index, before?.index);
-    fill(this.value, row.value, before?.value);
+    this.value.update(row, runs);
     setAttribute(this.site, "title", row.site);
+    setAttribute(this.index, "title", row.index === "" ? "Index: empty is everything. Such as 0, 3 or :, 1:3 or at(token=-1)" : row.index);
     const choices = operations.includes(row.operation) ? operations : [row.operation, ...operations];
     if (this.operation.childElementCount !== choices.length) {
       this.operation.replaceChildren(...choices.map((name) => h("option", { value: name }, name)));
     }
     this.operation.value = row.operation;
     this.operation.disabled = row.locked;
-    this.value.readOnly = row.locked;
-    this.value.disabled = row.operation === "zero";
-    this.value.placeholder = EXAMPLES[row.operation] ?? "number";
-    setAttribute(this.value, "title", row.locked ? "This value comes from code and has no text form" : null);
     setText(this.changed, pending ? "…" : row.changed === null ? "" : `Δ ${row.changed < 10_000 ? exact(row.changed) : human(row.changed)}`);
     setAttribute(this.changed, "title", row.changed === null
       ? "not run yet" : `${exact(row.changed)} elements changed in the latest run`);
     setText(this.error, row.error);
     show(this.errorCell, row.error !== "");
     setAttribute(this.element, "aria-invalid", row.error === "" ? null : "true");
+    setText(this.effect, effect?.text ?? "");
+    show(this.effectCell, effect !== undefined && row.error === "");
+    this.visit.value = effect?.first ?? "";
+    show(this.visit, this.visit.value !== "");
   }
 }
 
@@ -102,10 +156,4 @@ function text(field: string, label: string, placeholder = ""): HTMLInputElement 
     type: "text", class: "lv-input lv-mono", "data-field": field, "aria-label": label, placeholder,
     spellcheck: "false", autocomplete: "off", autocapitalize: "off",
   });
-}
-
-/** Show the row's text, unless someone is in the middle of typing another. */
-function fill(input: HTMLInputElement, value: string, before: string | undefined): void {
-  const typing = input === document.activeElement && input.value !== before;
-  if (!typing && input.value !== value) input.value = value;
 }

@@ -7,13 +7,18 @@
  */
 
 import { CallCancelled, Client, KernelError, type Call, type CallOptions, type Model } from "./client";
-import { PROTOCOL_VERSION, type InterventionRow, type Method, type Params, type State, type Which } from "./protocol";
 import type { Picked } from "./picks";
+import {
+  PROTOCOL_VERSION, type InterventionRow, type Method, type Params, type Results, type State, type Which,
+} from "./protocol";
 import { hasEdits, Store } from "./state";
 import { loadSizes } from "./sizes";
 import { TreeModel } from "./treemodel";
 
 const PAGE_ROWS = 2000;
+
+/** The methods that answer with the state. */
+type StateMethod = "run" | "interventions" | "undo" | "redo" | "restore" | "pair" | "rename" | "verify" | "limits";
 
 type Cancellable = Pick<Call<"run">, "cancel" | "drop">;
 
@@ -107,8 +112,31 @@ export class Page {
     await this.forward("interventions", { rows });
   }
 
-  /** A request that runs the model. Only the latest of each method matters. */
-  private async forward<M extends "run" | "interventions">(method: M, params: Params[M]): Promise<void> {
+  /** A request that changes what the kernel shows, such as an undo. */
+  async act<M extends StateMethod>(method: M, params: Params[M]): Promise<void> {
+    await this.forward(method, params);
+  }
+
+  /** The same where nothing runs: no Cancel, no progress. */
+  async change<M extends "pair" | "rename">(method: M, params: Params[M]): Promise<void> {
+    try {
+      const { result } = await this.ask(method, params, { key: method });
+      this.apply(result);
+    } catch (error) {
+      this.report(error);
+    }
+  }
+
+  private async forward<M extends StateMethod>(method: M, params: Params[M]): Promise<void> {
+    const result = await this.task(method, params);
+    if (result !== null) this.apply(result);
+  }
+
+  /**
+   * A request that may take long: it shows what runs, how far, and Cancel. Only the latest of each
+   * method matters. null: it failed or was cancelled, and the page says so.
+   */
+  async task<M extends Method>(method: M, params: Params[M]): Promise<Results[M] | null> {
     this.store.set({ running: true, progress: null, problem: "", fatal: false, notice: "" });
     const call = this.begin(method, params, {
       key: method,
@@ -118,11 +146,12 @@ export class Page {
     try {
       const { result } = await call.answer;
       this.finish(method, call);
-      this.apply(result);
+      return result;
     } catch (error) {
       const latest = this.finish(method, call);
       if (!(error instanceof CallCancelled)) this.report(error);
       else if (latest) this.store.set({ notice: `Cancelled: ${error.message}.` });
+      return null;
     }
   }
 
@@ -162,6 +191,12 @@ export class Page {
     this.store.set({ picked });
   }
 
+  /** What a row of the table does by itself. */
+  async effect(id: string): Promise<void> {
+    const found = await this.task("effect", { id });
+    if (found) this.store.set({ effects: { ...this.store.now.effects, [id]: found } });
+  }
+
   compare(which: Which): void {
     this.store.set({ which });
   }
@@ -180,8 +215,10 @@ export class Page {
       selected: this.selecting === 0 ? state.selected : before.selected,
     });
     if (before.which !== "latest" && !hasEdits(this.store.now)) this.store.set({ which: "latest" });
-    if (state.run !== before.kernel.run) void this.loadShapes();
-    else if (state.overlays !== before.kernel.overlays) {
+    if (state.run !== before.kernel.run) {
+      this.store.set({ effects: {} });
+      void this.loadShapes();
+    } else if (state.overlays !== before.kernel.overlays) {
       loadSizes(this).catch((error: unknown) => { this.report(error); });
     }
   }

@@ -22,7 +22,20 @@ export type Method =
   | "norms"
   | "attention"
   | "lens"
-  | "source";
+  | "source"
+  | "undo"
+  | "redo"
+  | "restore"
+  | "pair"
+  | "rename"
+  | "verify"
+  | "effect"
+  | "names"
+  | "estimate"
+  | "limits"
+  | "code"
+  | "save"
+  | "figure";
 
 /** A float of Python: what JSON cannot write comes as a string. */
 export type Float = number | "nan" | "inf" | "-inf";
@@ -93,6 +106,84 @@ export interface State {
   interventions: InterventionRow[];
   notes: string[];
   overlays: number;
+  can_undo: boolean;
+  can_redo: boolean;
+  runs: RunRow[];
+  pair: number[];
+  divergence: Divergence | null;
+  checks: Check[];
+  limits: Limits | null;
+}
+
+export interface RunRow {
+  number: number;
+  name: string;
+  prompt: string;
+  interventions: string[];
+  time: string;
+  seconds: Float;
+  seed: number | null;
+  held: boolean;
+  amber: number;
+}
+
+export interface Divergence {
+  forward: Float | null;
+  backward: Float | null;
+  note: string;
+}
+
+export interface Check {
+  name: string;
+  ok: boolean;
+  reason: string;
+}
+
+export interface Limits {
+  sites: string[];
+  keep: string;
+  max_bytes: number | null;
+  held_bytes: number;
+  held_limit: number;
+}
+
+export interface EffectReply {
+  id: string;
+  text: string;
+  first: string;
+  moved: boolean | null;
+}
+
+export interface NamedValue {
+  name: string;
+  about: string;
+}
+
+export interface NamesReply {
+  names: NamedValue[];
+}
+
+export interface CostChoice {
+  name: string;
+  sites: string[];
+  keep: string;
+  bytes: number | null;
+  note: string;
+}
+
+export interface CostReply {
+  sites: number;
+  bytes: number | null;
+  limit: number | null;
+  largest: string[];
+  choices: CostChoice[];
+  note: string;
+}
+
+export interface SavedReply {
+  path: string;
+  bytes: number;
+  exists: boolean;
 }
 
 export interface Hello {
@@ -303,6 +394,19 @@ export interface Params {
   attention: { site: string; which: Which; row: number; head: number };
   lens: { which: Which; row: number; start: number };
   source: { site: string };
+  undo: Record<string, never>;
+  redo: Record<string, never>;
+  restore: { number: number };
+  pair: { first: number | null; second: number | null };
+  rename: { number: number; name: string };
+  verify: Record<string, never>;
+  effect: { id: string };
+  names: { site: string; operation: string };
+  estimate: { prompt: string; sites: string[]; keep: string };
+  limits: { sites: string[]; keep: string; max_mib: number | null };
+  code: Record<string, never>;
+  save: { path: string; what: "trace" | "baseline" | "html"; replace: boolean };
+  figure: Record<string, never>;
 }
 
 /** What each method answers. */
@@ -324,4 +428,17 @@ export interface Results {
   attention: AttentionReply;
   lens: LensReply;
   source: SourceReply;
+  undo: State;
+  redo: State;
+  restore: State;
+  pair: State;
+  rename: State;
+  verify: State;
+  effect: EffectReply;
+  names: NamesReply;
+  estimate: CostReply;
+  limits: State;
+  code: { text: string };
+  save: SavedReply;
+  figure: { text: string };
 }

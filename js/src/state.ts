@@ -2,7 +2,7 @@
 
 import type { Silence } from "./client";
 import type { Picked } from "./picks";
-import type { Hello, InterventionRow, Progress, State, Which } from "./protocol";
+import type { EffectReply, Hello, InterventionRow, Progress, State, Which } from "./protocol";
 
 export interface PageState {
   hello: Hello | null;
@@ -29,6 +29,8 @@ export interface PageState {
   sizesOf: string;
   /** The region of a value that was chosen to be edited (see picks.ts), or null. */
   picked: Picked | null;
+  /** What rows of the table do by themselves, by id, as far as it was asked for. */
+  effects: Readonly<Record<string, EffectReply>>;
 }
 
 const NO_STATE: State = {
@@ -42,6 +44,13 @@ const NO_STATE: State = {
   interventions: [],
   notes: [],
   overlays: 0,
+  can_undo: false,
+  can_redo: false,
+  runs: [],
+  pair: [],
+  divergence: null,
+  checks: [],
+  limits: null,
 };
 
 export const INITIAL: PageState = {
@@ -61,6 +70,7 @@ export const INITIAL: PageState = {
   notice: "",
   sizesOf: "",
   picked: null,
+  effects: {},
 };
 
 export type Listener = (now: PageState, before: PageState) => void;
@@ -92,7 +102,7 @@ export function rowsOf(state: PageState): InterventionRow[] {
   return state.sentRows ?? state.kernel.interventions;
 }
 
-/** Whether there is a run without interventions to compare with. */
+/** Whether there is another run to compare with: without interventions, or one that was chosen. */
 export function hasEdits(state: PageState): boolean {
-  return state.kernel.edited.length > 0 || state.kernel.interventions.some((row) => row.enabled);
+  return state.kernel.pair.length > 0 || state.kernel.edited.length > 0 || state.kernel.interventions.some((row) => row.enabled);
 }

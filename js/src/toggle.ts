@@ -1,6 +1,6 @@
 /** A row of buttons of which one is pressed: a radio group, for mouse and keys. */
 
-import { h, setAttribute } from "./dom";
+import { h, setAttribute, setText } from "./dom";
 
 /** A value, its text and its explanation. */
 type Choice<T> = readonly [T, string, string];
@@ -36,6 +36,14 @@ export class Toggle<T extends string> {
       this.buttons.get(next)?.focus();
       chosen(next);
     }, { signal });
+  }
+
+  /** Give a choice another text and explanation. */
+  rename(value: T, text: string, title: string): void {
+    const button = this.buttons.get(value);
+    if (!button) return;
+    setText(button, text);
+    setAttribute(button, "title", title);
   }
 
   update(value: T, enabled = true): void {

@@ -1,9 +1,10 @@
 /** The next-token table: the run without interventions against the run with them. */
 
-import { h, setText, show } from "./dom";
-import { percent, toNumber, visible } from "./format";
+import { h, setAttribute, setText, show } from "./dom";
+import { float, percent, toNumber, visible } from "./format";
 import type { Page } from "./page";
-import type { NextToken, State } from "./protocol";
+import type { Divergence, Float, NextToken, State } from "./protocol";
+import { Section } from "./side";
 
 export interface TokenRow {
   id: number;
@@ -38,8 +39,23 @@ export function changeText({ baseline, edited }: TokenRow): string {
   return `${points > 0 ? "▲" : "▼"} ${Math.abs(points).toFixed(1)}`;
 }
 
+/** How far the two tables are apart, in a line; "" where there is one table. */
+export function apartText(divergence: Divergence | null, first: string, second: string): string {
+  if (divergence === null) return "";
+  if (divergence.note !== "") return `No KL: ${divergence.note}.`;
+  const nats = (value: Float | null): string => {
+    const size = toNumber(value);
+    return size === null ? "–" : float(size, 3);
+  };
+  return `KL(${first} ‖ ${second}) ${nats(divergence.forward)} nats · KL(${second} ‖ ${first}) ${nats(divergence.backward)} nats`;
+}
+
 export class NextTokens {
   readonly element: HTMLElement;
+  private readonly apart = h("p", {
+    class: "lv-apart", "data-test": "divergence", hidden: "",
+    title: "Kullback-Leibler divergence over the whole vocabulary, in float64",
+  });
   private readonly body = h("tbody");
   private readonly table: HTMLTableElement;
   private readonly empty = h("p", { class: "lv-empty" }, "A run fills this table.");
@@ -48,16 +64,27 @@ export class NextTokens {
   constructor(page: Page, signal: AbortSignal) {
     this.table = h("table", { class: "lv-tokens", "data-test": "next-tokens" },
       h("thead", {}, this.head), this.body);
-    this.element = h("section", { class: "lv-panel lv-next", "aria-label": "Next token" },
-      h("h3", { class: "lv-title" }, "Next token"),
+    const section = new Section("next", "Next token", true, signal);
+    this.element = section.element;
+    section.body.append(this.apart,
       h("div", { class: "lv-scroll", tabindex: "0", role: "group", "aria-label": "Next-token table" }, this.empty, this.table));
     let shown: State | null = null;
     page.store.watch(signal, ({ kernel, hello }) => {
-      if (kernel.baseline === shown?.baseline && kernel.edited === shown.edited) return;
+      if (kernel.baseline === shown?.baseline && kernel.edited === shown.edited && kernel.pair === shown.pair) return;
       shown = kernel;
       const rows = tokenRows(kernel.baseline, kernel.edited);
       const compare = kernel.edited.length > 0;
-      const titles = compare ? ["token", "baseline", "edited", "change"] : ["token", "probability"];
+      const [a, b] = kernel.pair;
+      const pair = a !== undefined && b !== undefined;
+      const [first, second] = pair ? [`A: run ${a}`, `B: run ${b}`] : ["baseline", "edited"];
+      const titles = compare ? ["token", first, second, "change"] : ["token", "probability"];
+      const best = rows[0];
+      section.say(best ? `${visible(best.text)} ${percent(compare ? best.edited : best.baseline)}` : "");
+      const apart = apartText(kernel.divergence, pair ? "A" : "baseline", pair ? "B" : "edited");
+      setText(this.apart, apart);
+      setAttribute(this.apart, "data-forward", String(kernel.divergence?.forward ?? ""));
+      setAttribute(this.apart, "data-backward", String(kernel.divergence?.backward ?? ""));
+      show(this.apart, apart !== "");
       this.head.replaceChildren(...titles.map((title) => h("th", { scope: "col" }, title)));
       this.body.replaceChildren(...rows.map((row) => line(row, compare)));
       show(this.table, rows.length > 0);

@@ -86,6 +86,8 @@ export class FakeModel implements Model {
 export const STATE: State = {
   run: 0, prompt: "", selected: "", busy: "", tokens: [], baseline: [], edited: [],
   interventions: [], notes: [], overlays: 0,
+  can_undo: false, can_redo: false, runs: [], pair: [],
+  divergence: null, checks: [], limits: null,
 };
 
 export const HELLO: Hello = {

@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { Interventions, withChange, withNew } from "../src/interventions";
+import { withChange, withNew } from "../src/editrows";
+import { Interventions } from "../src/interventions";
 import { Page } from "../src/page";
 import type { InterventionRow, State } from "../src/protocol";
 import { FakeModel, HELLO, serve, settled, STATE } from "./fakemodel";

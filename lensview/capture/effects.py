@@ -19,6 +19,7 @@ from ..interventions import Intervention
 from ..plan import Plan
 from ..traces.parts import InterventionReport
 from ..traces.trace import Trace
+from ..watch import Watch
 from .run import run
 
 
@@ -67,6 +68,8 @@ def effects(
     *,
     tokenizer: Any = None,
     sites: str | Iterable[str] = "**",
+    max_bytes: int | None = None,
+    watch: Watch | None = None,
 ) -> list[Effect]:
     """What each intervention, by itself, changes in a run of `model`.
 
@@ -78,6 +81,8 @@ def effects(
             cache, cannot be run several times.
         interventions: one or several; each is run alone.
         sites: where to look for differences.
+        max_bytes: of records that a run holds; sites beyond it are not compared.
+        watch: follows and stops the runs.
 
     Returns:
         One `Effect` for each intervention, in the order given.
@@ -88,19 +93,21 @@ def effects(
     asked = (sites,) if isinstance(sites, str) else tuple(sites)
     edits = Plan.make(asked, interventions).interventions
     with _same_random_state(model) as again:
-        baseline = run(model, inputs, Plan.make(asked), tokenizer=tokenizer)
+        plan = Plan.make(asked, max_bytes=max_bytes)
+        baseline = run(model, inputs, plan, tokenizer=tokenizer, watch=watch)
         found = []
         for edit in edits:
             again()
-            found.append(_effect(edit, baseline, _edited(model, inputs, asked, edit, tokenizer)))
+            plan = Plan.make(asked, edit, max_bytes=max_bytes)
+            found.append(_effect(edit, baseline, _edited(model, inputs, plan, tokenizer, watch)))
     return found
 
 
 def _edited(
-    model: nn.Module, inputs: Any, sites: tuple[str, ...], edit: Intervention, tokenizer: Any
+    model: nn.Module, inputs: Any, plan: Plan, tokenizer: Any, watch: Watch | None
 ) -> Trace:
     try:
-        return run(model, inputs, Plan.make(sites, edit), tokenizer=tokenizer)
+        return run(model, inputs, plan, tokenizer=tokenizer, watch=watch)
     except IdleInterventionError as error:
         assert isinstance(error.trace, Trace)
         return error.trace

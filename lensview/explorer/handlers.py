@@ -18,6 +18,7 @@ from ..interventions import zero
 from ..modules import ModuleRow
 from ..sites import Site
 from . import params
+from .editing import Editing
 from .jobs import READ, RUN, Answer, Job, Jobs, Lane, Later, Work, error_text
 from .outputs import Outlook, outputs_page
 from .overlays import Overlays
@@ -67,6 +68,7 @@ class Handlers:
             **outlook.methods,
             "cancel": self._cancel,
             **Views(runs, self._read, self._looking).methods(),
+            **Editing(self).methods(),
         }
 
     def handle(self, content: Any, buffers: Sequence[Any] = ()) -> None:
@@ -115,7 +117,7 @@ class Handlers:
         offset, limit = params.page(request.params)
 
         def work(job: Job) -> Answer:
-            return Answer(asdict(outputs_page(self._rows(), self._runs.latest, offset, limit)))
+            return Answer(asdict(outputs_page(self._rows(), self._runs.shown(), offset, limit)))
 
         self._read(request, work)
 
@@ -166,7 +168,7 @@ class Handlers:
         self._read(request, self._looking(wanted.site, wanted.which, lambda: self._cut(wanted)))
 
     def _cut(self, wanted: TileParams) -> Answer:
-        reply, cells = tile_reply(self._runs.session, self._runs.latest, wanted)
+        reply, cells = tile_reply(self._runs.session, self._runs.shown(), wanted)
         return Answer(asdict(reply), [cells])
 
     def _value(self, request: Request) -> None:
@@ -174,7 +176,7 @@ class Handlers:
         index = params.numbers(request.params, "index", params.MAX_DIMS)
 
         def work(job: Job) -> Answer:
-            text = value_text(self._runs.session, self._runs.latest, site, which, index)
+            text = value_text(self._runs.session, self._runs.shown(), site, which, index)
             return Answer({"text": text})
 
         self._read(request, work)
@@ -183,9 +185,9 @@ class Handlers:
         """Work that looks at a recorded site; one that the trace left out is recorded first."""
 
         def work(job: Job) -> Answer | Later:
-            if missing(self._runs.latest, site, which) and self._runs.record_too(
-                self.checked_site(site)
-            ):
+            # Of runs that are compared, none can be run again as it was.
+            lacks = self._runs.pair is None and missing(self._runs.latest, site, which)
+            if lacks and self._runs.record_too(self.checked_site(site)):
                 return Later(run_again, RUN, held=True)
             answer = look()
             job.watch.check()
@@ -196,6 +198,33 @@ class Handlers:
             return Later(work, READ)
 
         return work
+
+    # -- for `editing.py`
+
+    @property
+    def runs(self) -> Runs:
+        """The explorer's runs."""
+        return self._runs
+
+    @property
+    def jobs(self) -> Jobs:
+        """Its queue."""
+        return self._jobs
+
+    def explorer(self) -> Port | None:
+        """The widget, while it lives."""
+        return self._port()
+
+    def selected(self) -> str:
+        """The selected site, or ""."""
+        port = self._port()
+        return port.selected_site() if port is not None else ""
+
+    def show_prompt(self, prompt: str) -> None:
+        """Set the `prompt` trait, without running it."""
+        port = self._port()
+        if port is not None:
+            port.show_prompt(prompt)
 
     # -- running
 
@@ -223,7 +252,7 @@ class Handlers:
     def _interventions(self, request: Request) -> None:
         rows = read_rows(request.params.get("rows"))
         with self._runs.lock:
-            self._runs.wanted.entries = entries_from(rows, self._runs.wanted.entries)
+            self._runs.set_rows(entries_from(rows, self._runs.wanted.entries))
         self.submit_edit(request)
 
     def submit_edit(self, request: Request | None = None) -> Job:

@@ -37,6 +37,20 @@ Method = Literal[
     "attention",  # {site, which, row, head} -> AttentionReply + two float32 buffers
     "lens",  # {which, row, start} -> LensReply
     "source",  # {site} -> SourceReply
+    # -- editing and comparing
+    "undo",  # {} -> State: the table as it was before its last change, and a run
+    "redo",  # {} -> State
+    "restore",  # {number} -> State: prompt and interventions of a run of the timeline, and a run
+    "pair",  # {first, second} -> State: compare two runs of the timeline; null, null ends it
+    "rename",  # {number, name} -> State
+    "verify",  # {} -> State: compares the latest run without interventions with a plain call
+    "effect",  # {id} -> EffectReply: one row, alone, against the run without any
+    "names",  # {site, operation} -> NamesReply: variables of the user that may fit there
+    "estimate",  # {prompt, sites, keep} -> CostReply; runs nothing
+    "limits",  # {sites, keep, max_mib} -> State: what later runs record
+    "code",  # {} -> {text}: Python that reproduces what is shown
+    "save",  # {path, what, replace} -> SavedReply
+    "figure",  # {} -> {text}: makes a plotly figure of the selected site; how to see it
 ]
 
 
@@ -133,6 +147,60 @@ class InterventionRow:
 
 
 @dataclass(frozen=True)
+class RunRow:
+    """One run of the timeline.
+
+    `number` counts from 1 and is what a patch names ("run 3"). `prompt` and `interventions` are
+    short texts. `time` is ISO 8601 in the kernel's zone, `seconds` the run's length, `seed` the
+    one that torch was seeded with last (null over ranks). `held` says whether its values are still
+    there; its plan and its next tokens always are. `checks` counts those that are amber.
+    """
+
+    number: int
+    name: str
+    prompt: str
+    interventions: list[str]
+    time: str
+    seconds: float
+    seed: int | None
+    held: bool
+    amber: int
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """How far two next-token distributions are apart, in nats: Kullback-Leibler, over the whole
+    vocabulary, computed in float64. `forward` is KL(first || second), `backward` KL(second ||
+    first); null where there is none, and `note` says why."""
+
+    forward: float | None
+    backward: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One reason to believe a run, or not to: green where `ok`, else amber."""
+
+    name: str
+    ok: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What later runs record: `sites`, how much of each value (`keep`: ``""`` all of it,
+    ``"last token"``, ``"half"`` for bfloat16) and at most `max_bytes` for a run (null has no
+    limit). `held_bytes` of `held_limit` are what the timeline holds."""
+
+    sites: list[str]
+    keep: str
+    max_bytes: int | None
+    held_bytes: int
+    held_limit: int
+
+
+@dataclass(frozen=True)
 class State:
     """All that a view shows besides the tree and the tiles. Small by rule.
 
@@ -140,6 +208,10 @@ class State:
     `tokens` are the labels of the real tokens of batch row 0. `edited` is empty unless an
     enabled intervention ran. `busy` names the run in progress or is empty. `overlays` changes with
     every call of `Explorer.overlay`.
+
+    `runs` are the timeline's latest, oldest first. While `pair` holds two of their numbers, tiles
+    and tables are of these: the first takes the place of the baseline, the second that of the
+    latest run. `divergence` is of `baseline` and `edited`, null without a second table.
     """
 
     run: int
@@ -152,6 +224,13 @@ class State:
     interventions: list[InterventionRow]
     notes: list[str]
     overlays: int
+    can_undo: bool = False
+    can_redo: bool = False
+    runs: list[RunRow] = field(default_factory=list)
+    pair: list[int] = field(default_factory=list)
+    divergence: Divergence | None = None
+    checks: list[Check] = field(default_factory=list)
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True)
@@ -433,6 +512,68 @@ class SourceReply:
     calls: int
     lines: list[SourceRow]
     note: str
+
+
+# --- editing and comparing ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EffectReply:
+    """Reply to ``effect``. `first` is the first site whose record differs, ``""`` where none does;
+    `moved` says whether the logits of the last token do, null without logits."""
+
+    id: str
+    text: str
+    first: str
+    moved: bool | None
+
+
+@dataclass(frozen=True)
+class NamedValue:
+    """A variable of the user's: a tensor's shape, or what else it is."""
+
+    name: str
+    about: str
+
+
+@dataclass(frozen=True)
+class NamesReply:
+    """Reply to ``names``: those that may fit, the best first; names and shapes, no values."""
+
+    names: list[NamedValue]
+
+
+@dataclass(frozen=True)
+class CostChoice:
+    """One way to record less. `bytes` is null where it could not be told; `note` says why."""
+
+    name: str
+    sites: list[str]
+    keep: str
+    bytes: int | None
+    note: str
+
+
+@dataclass(frozen=True)
+class CostReply:
+    """Reply to ``estimate``: what one run would hold, twice that with interventions. `bytes` is
+    null where `note` says why it is unknown."""
+
+    sites: int
+    bytes: int | None
+    limit: int | None
+    largest: list[str]
+    choices: list[CostChoice]
+    note: str
+
+
+@dataclass(frozen=True)
+class SavedReply:
+    """Reply to ``save``. With `exists`, nothing was written: ask with `replace`."""
+
+    path: str
+    bytes: int
+    exists: bool
 
 
 def message(body: Request | Ok | Failed | Cancelled | Progress | Event) -> dict[str, Any]:

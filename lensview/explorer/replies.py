@@ -27,6 +27,7 @@ from .protocol import (
     PROTOCOL_VERSION,
     Hello,
     InterventionRow,
+    Limits,
     NextToken,
     State,
     TileParams,
@@ -87,13 +88,16 @@ def fit_labels(labels: Sequence[str], budget: int) -> list[str]:
 def state_of(runs: Runs, selected: str, overlays: int = 0) -> State:
     """All that a view shows besides tree and tiles."""
     with runs.lock:
-        latest, wanted = runs.latest, runs.wanted
+        latest, wanted, pair = runs.shown(), runs.wanted, runs.pair
         rows = [e.row for e in wanted.entries]
         busy, failure, prompt = runs.busy, runs.failure, wanted.prompt
         stale = latest.trace is not None and latest.inputs is not wanted.inputs and not busy
+        more = _more(runs)
     tokenizer = runs.session.tokenizer
     notes = [*latest.notes, *_labels_note(latest)]
-    if stale:
+    if pair is not None:
+        notes = pair.notes()
+    elif stale:
         notes.insert(0, f"The values shown are still those of {_named(latest.inputs)}.")
     faulty = sum(1 for row in rows if row.enabled and row.error)
     if faulty and latest.run:
@@ -111,7 +115,26 @@ def state_of(runs: Runs, selected: str, overlays: int = 0) -> State:
         interventions=[_bounded(row) for row in rows],
         notes=[clip(note, MAX_NOTE) for note in notes],
         overlays=overlays,
+        divergence=latest.divergence,
+        **more,
     )
+
+
+def _more(runs: Runs) -> dict[str, Any]:
+    """What a state says of history, timeline, trust and limits."""
+    wanted, kept, pair = runs.wanted, runs.timeline, runs.pair
+    judged = pair.second if pair is not None else kept.runs[-1] if kept.runs else None
+    checks = judged.all_checks if judged is not None else ()
+    return {
+        "can_undo": runs.history.can_undo,
+        "can_redo": runs.history.can_redo,
+        "runs": [run.row() for run in kept],
+        "pair": pair.numbers if pair is not None else [],
+        "checks": [replace(c, reason=clip(c.reason, MAX_NOTE)) for c in checks],
+        "limits": Limits(
+            list(wanted.sites), wanted.keep, runs.max_bytes, kept.held_bytes, kept.limit
+        ),
+    }
 
 
 def _named(inputs: Any) -> str:
@@ -231,6 +254,11 @@ def tile_reply(session: Session, latest: Latest, wanted: TileParams) -> tuple[Ti
 
 
 def _traces(latest: Latest) -> tuple[Trace, Trace]:
+    if latest.run and (latest.trace is None or latest.baseline is None):
+        raise NotRecordedError(
+            "The values of a run that is compared were let go; its next tokens are kept. Restore "
+            "it to run it again."
+        )
     if latest.trace is None or latest.baseline is None:
         raise InputError("Nothing has run yet: give a prompt and run it.")
     return latest.trace, latest.baseline

@@ -52,12 +52,14 @@ class Entry:
     """A row, and what it means: None where the row cannot be read (`row.error` says why).
 
     `base` is the intervention from code behind a locked row: it has the value that the row's text
-    cannot hold.
+    cannot hold. `origin` is what the value of a row that names a run or a variable was when the
+    intervention was made from it (`origins.py`).
     """
 
     row: InterventionRow
     intervention: Intervention | None
     base: Intervention | None = None
+    origin: Any = None
 
     @property
     def runs(self) -> bool:
@@ -131,6 +133,9 @@ def _entry_from(row: InterventionRow, before: Entry | None) -> Entry:
     if before is not None and before.intervention and _texts(before.row) == _texts(row):
         return replace(before, row=row)
     try:
+        if base is None and by_origin(row.operation, row.value):
+            parse_index(row.index), _site(row)
+            return Entry(row, None)  # made when it is looked up, at the run
         return Entry(row, _intervention(row, base), base)
     except LensError as error:
         return Entry(replace(row, error=str(error)), None, base)
@@ -144,8 +149,7 @@ def _intervention(row: InterventionRow, base: Intervention | None) -> Interventi
     index = parse_index(row.index)
     if base is not None:
         return replace(base, site=str(Site.parse(row.site)), index=index)
-    if not row.site.strip():
-        raise InterventionError("Name a site, for example 'model.layers.0.mlp'.")
+    _site(row)
     make = _MAKERS.get(row.operation)
     if make is None:
         raise InterventionError(
@@ -153,6 +157,20 @@ def _intervention(row: InterventionRow, base: Intervention | None) -> Interventi
             f"{', '.join(_MAKERS)}, or make the intervention in code."
         )
     return make(row.site.strip(), row.value.strip(), index)
+
+
+def _site(row: InterventionRow) -> str:
+    if not row.site.strip():
+        raise InterventionError("Name a site, for example 'model.layers.0.mlp'.")
+    return str(Site.parse(row.site))
+
+
+def by_origin(operation: str, value: str) -> bool:
+    """Whether a row's value is the name of a variable or a run, to be looked up at each run."""
+    text = value.strip()
+    if operation in ("add", "put"):
+        return text.isidentifier() and not _NUMBER.fullmatch(text)
+    return operation in BY_ORIGIN
 
 
 def merged(interventions: Iterable[Intervention], before: Sequence[Entry]) -> list[Entry]:
@@ -215,7 +233,10 @@ _MAKERS: dict[str, Callable[[str, str, Any], Intervention]] = {
     "noise": _noise,
 }
 
-TYPED = tuple(op for op in OPERATIONS if op in _MAKERS)
+BY_ORIGIN = ("patch", "project_out", "mean")
+"""The operations that take a run or a variable, and no number."""
+
+TYPED = tuple(op for op in OPERATIONS if op in _MAKERS or op in BY_ORIGIN)
 """The operations whose value a person can type; the others come from code."""
 
 

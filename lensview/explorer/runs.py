@@ -8,6 +8,7 @@ message; whoever calls `Runs.execute` chooses the thread.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,16 +22,21 @@ from ..session import Session
 from ..traces.trace import Trace
 from ..watch import Watch
 from .cells import cells
+from .comparing import TOP, Pair, Top, divergence, row_logits
+from .history import History
 from .jobs import model_lock
-from .protocol import NextToken
+from .limits import keep_of
+from .origins import Origins
+from .protocol import Divergence, NextToken
 from .rows import Entry
+from .timeline import KeptRun, Timeline, seed_of
+from .trust import checks_of
 
 MAX_BYTES = 512 << 20
 """Of records that one run of an explorer keeps by default."""
 MAX_PROMPT = 50_000
 """Characters of a prompt in an explorer."""
 MAX_EXTRA = 32
-TOP = 10
 
 
 @dataclass(frozen=True)
@@ -51,16 +57,20 @@ class Latest:
     notes: tuple[str, ...] = ()
     sites: tuple[str, ...] = ()
     model_state: tuple[int, ...] = ()
+    keep: str = ""
+    divergence: Divergence | None = None
 
 
 @dataclass
 class Wanted:
-    """What the next run is to do. `extra` are sites that were looked at besides `sites`."""
+    """What the next run is to do. `extra` are sites that were looked at besides `sites`, `keep` how
+    much of each value is kept (`limits.py`)."""
 
     sites: tuple[str, ...]
     inputs: Any = None
     entries: list[Entry] = field(default_factory=list)
     extra: dict[str, None] = field(default_factory=dict)
+    keep: str = ""
 
     @property
     def prompt(self) -> str:
@@ -94,6 +104,10 @@ class Runs:
         self.latest = Latest()
         self.busy = ""
         self.failure = ""
+        self.timeline = Timeline()
+        self.origins = Origins(self.timeline)
+        self.history = History()
+        self.pair: Pair | None = None
 
     def want(self, inputs: Any) -> None:
         """Run on these inputs from now on. An empty text means those given in code, if any.
@@ -157,10 +171,69 @@ class Runs:
         """Mark every row with what is wrong with it, without running anything."""
         with self.lock:
             before = list(self.wanted.entries)
-        readable = [e for e in before if e.intervention is not None]
+            settled = [self.origins.settle(e) for e in before]
+        readable = [e for e in settled if e.intervention is not None]
         found = self.session.check([e.intervention for e in readable if e.intervention is not None])
         errors = {e.row.id: text for e, text in zip(readable, found, strict=True)}
-        self._replace(before, [e.failed(errors.get(e.row.id, e.row.error)) for e in before])
+        self._replace(before, [e.failed(errors.get(e.row.id, e.row.error)) for e in settled])
+
+    def set_rows(self, entries: list[Entry]) -> None:
+        """Change the table, so that it can be undone."""
+        with self.lock:
+            self.history.change(self.wanted.entries, entries)
+            self.wanted.entries = entries
+
+    def step_back(self, *, forward: bool = False) -> bool:
+        """Undo the table's last change, or redo it; False where there is none."""
+        with self.lock:
+            step = self.history.redo if forward else self.history.undo
+            entries = step(self.wanted.entries)
+            if entries is not None:
+                self.wanted.entries = entries
+            return entries is not None
+
+    def restore(self, number: int) -> None:
+        """Want the inputs and the rows of a run of the timeline.
+
+        Raises:
+            InputError: there is no such run.
+        """
+        with self.lock:
+            kept = self.timeline.find(number)
+            self.wanted.inputs = kept.inputs
+            self.set_rows(list(kept.entries))
+
+    def compare(self, first: int | None, second: int | None = None) -> None:
+        """Put two runs of the timeline beside each other, or end that with None.
+
+        Raises:
+            InputError: there is no such run.
+        """
+        with self.lock:
+            pair = None
+            if first is not None and second is not None:
+                pair = Pair.of(self.timeline.find(first), self.timeline.find(second))
+            if pair is not None or self.pair is not None:
+                self.pair = pair
+                self.latest = replace(self.latest, run=self.latest.run + 1)
+        self._changed()
+
+    def shown(self) -> Latest:
+        """What pictures and tables are of: the latest run, or the two that are compared, the first
+        in the place of the run without interventions."""
+        with self.lock:
+            pair, latest = self.pair, self.latest
+            if pair is None:
+                return latest
+            return replace(
+                latest,
+                trace=pair.second.trace,
+                baseline=pair.first.trace,
+                inputs=pair.second.inputs,
+                top_baseline=pair.top_first,
+                top_edited=pair.top_second,
+                divergence=pair.divergence,
+            )
 
     def up_to_date(self) -> bool:
         """Whether the latest run is what a run would do now, as far as can be told."""
@@ -207,6 +280,8 @@ class Runs:
             before, asked = self.latest, list(self.wanted.entries)
             inputs = before.inputs if again else self.wanted.inputs
             sites = (*self.wanted.sites, *self.wanted.extra)
+            keep = before.keep if again else self.wanted.keep
+        started = time.time()
         if inputs is None:
             raise InputError("There is nothing to run yet: give a prompt.")
         state = _fingerprint(self.anchor)
@@ -214,7 +289,7 @@ class Runs:
             not fresh
             and before.baseline is not None
             and inputs is before.inputs
-            and (before.sites, before.model_state) == (sites, state)
+            and (before.sites, before.model_state, before.keep) == (sites, state, keep)
             and not _training(self.anchor)
         )
         on = [e for e in asked if e.runs]
@@ -222,11 +297,11 @@ class Runs:
         if before.baseline is not None and reuse:
             baseline = before.baseline
         else:
-            baseline = self._trace(inputs, sites, (), next(parts))
+            baseline = self._trace(inputs, sites, (), next(parts), keep)
         trace, ran = baseline, on
         if on:
             watch.check()
-            trace, ran = self._edited(inputs, sites, on, next(parts))
+            trace, ran = self._edited(inputs, sites, on, next(parts), keep)
         watch.check()
         latest = Latest(
             run=before.run + 1,
@@ -235,25 +310,33 @@ class Runs:
             inputs=inputs,
             sites=sites,
             model_state=state,
+            keep=keep,
         )
         self._keep(latest, ran, asked)
+        self._remember(again, started)
 
     def _trace(
-        self, inputs: Any, sites: Sequence[str], edits: Sequence[Intervention], watch: Watch
+        self,
+        inputs: Any,
+        sites: Sequence[str],
+        edits: Sequence[Intervention],
+        watch: Watch,
+        keep: str,
     ) -> Trace:
+        options = {"keep": keep_of(keep)} if keep else {}
         return self.session.trace(
-            inputs, sites, tuple(edits), watch=watch, max_bytes=self.max_bytes
+            inputs, sites, tuple(edits), watch=watch, max_bytes=self.max_bytes, **options
         )
 
     def _edited(
-        self, inputs: Any, sites: Sequence[str], on: list[Entry], watch: Watch
+        self, inputs: Any, sites: Sequence[str], on: list[Entry], watch: Watch, keep: str
     ) -> tuple[Trace, list[Entry]]:
         """The trace with the rows that fit, and all rows with what they did or why they did not."""
         faulty: list[Entry] = []
         while True:
             edits = [e.intervention for e in on if e.intervention is not None]
             try:
-                trace = self._trace(inputs, sites, edits, watch)
+                trace = self._trace(inputs, sites, edits, watch, keep)
             except IdleInterventionError as error:
                 assert isinstance(error.trace, Trace)  # the notes say which one did nothing
                 return error.trace, [*_told(on, error.trace), *faulty]
@@ -275,11 +358,45 @@ class Runs:
         )
         assert latest.baseline is not None
         before, now = _tops(latest.baseline, latest.trace if on else None)
-        latest = replace(latest, interventions=on, notes=notes, top_baseline=before, top_edited=now)
+        apart = None
+        if now:
+            apart = divergence(row_logits(latest.baseline), row_logits(latest.trace))
+        latest = replace(
+            latest,
+            interventions=on,
+            notes=notes,
+            top_baseline=before,
+            top_edited=now,
+            divergence=apart,
+        )
         after = {e.row.id: e for e in ran}
         with self.lock:
             self.latest = latest
             self._replace(asked, [after.get(e.row.id, e) for e in asked])
+
+    def _remember(self, again: bool, started: float) -> None:
+        """Put the latest run into the timeline: a new one, or the last one with more sites."""
+        with self.lock:
+            latest = self.latest
+            assert latest.trace is not None
+            kept = KeptRun(
+                number=0,
+                inputs=latest.inputs,
+                entries=tuple(self.wanted.entries),
+                interventions=latest.interventions,
+                trace=latest.trace,
+                baseline=latest.baseline,
+                started=started,
+                seconds=time.time() - started,
+                seed=seed_of(self.anchor),
+                logits=row_logits(latest.trace),
+                checks=checks_of(latest.trace),
+            )
+            if again and self.timeline.runs:
+                self.timeline.replace(kept)
+            else:
+                self.timeline.add(kept)
+                self.pair = None
 
     def _replace(self, before: Iterable[Entry], after: Iterable[Entry]) -> None:
         """Put `after` in the place of `before`, except rows that were edited meanwhile."""
@@ -292,6 +409,9 @@ class Runs:
         with self.lock:
             self.latest = Latest(run=self.latest.run)
             self.wanted = Wanted(())
+            self.pair = None
+            self.timeline.forget()
+            self.history.forget()
 
 
 @contextmanager
@@ -348,9 +468,6 @@ def _fingerprint(anchor: Any) -> tuple[int, ...]:
 
 def _training(anchor: Any) -> bool:
     return isinstance(anchor, nn.Module) and any(m.training for m in anchor.modules())
-
-
-Top = tuple[NextToken, ...]
 
 
 def _tops(baseline: Trace, edited: Trace | None) -> tuple[Top, Top]:

@@ -26,12 +26,15 @@ from ..errors import InterventionError, LensError, RunCancelled, SiteError
 from ..interventions import OPERATIONS, Intervention
 from ..session import Session
 from ..traces.trace import Trace
+from .code import code_of
 from .handlers import Handlers
 from .jobs import RUN, Jobs, Reply
+from .origins import namespace
 from .protocol import MAX_MESSAGE_BYTES, Event, Failed, message
 from .replies import json_bytes, strict
 from .rows import merged
 from .runs import MAX_BYTES, Runs
+from .timeline import KeptRun
 
 BUNDLE = Path(__file__).parent / "static" / "widget.js"
 FALLBACK_SECONDS = 1.5
@@ -198,6 +201,41 @@ class Explorer(anywidget.AnyWidget):
         self._handlers.overlay(name, values)
         self._push()
 
+    @property
+    def runs(self) -> tuple[KeptRun, ...]:
+        """The timeline: every run so far, oldest first, as far back as it is kept. Each has its
+        `number`, `name`, `inputs`, `interventions`, `trace` and `baseline`; the last two are None
+        where its values were let go."""
+        runs = self._open()
+        with runs.lock:
+            return tuple(runs.timeline)
+
+    def undo(self) -> bool:
+        """Take back the last change of the interventions, and run; False where there is none."""
+        return self._stepped(forward=False)
+
+    def redo(self) -> bool:
+        """Make the last undone change again, and run; False where there is none."""
+        return self._stepped(forward=True)
+
+    def _stepped(self, *, forward: bool) -> bool:
+        stepped = self._open().step_back(forward=forward)
+        if stepped:
+            self._handlers.submit_edit()
+        return stepped
+
+    def compare(self, first: int | None, second: int | None = None) -> None:
+        """Show two runs of the timeline, by number, beside each other; None ends that.
+
+        Raises:
+            InputError: there is no such run.
+        """
+        self._open().compare(first, second)
+
+    def code(self) -> str:
+        """The lensview lines that reproduce what is shown."""
+        return code_of(self._open(), namespace())
+
     def close(self) -> None:
         """End the explorer: its runs are cancelled, its threads end, its traces are let go."""
         runs, self._runs = getattr(self, "_runs", None), None
@@ -298,7 +336,7 @@ class Explorer(anywidget.AnyWidget):
             return
         runs = self._open()
         with runs.lock:
-            runs.wanted.entries = merged(change["new"], runs.wanted.entries)
+            runs.set_rows(merged(change["new"], runs.wanted.entries))
         self._handlers.submit_edit()
 
     # -- to the page

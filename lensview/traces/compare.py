@@ -68,7 +68,7 @@ class Diff(Mapping[str, SiteDiff]):
             sites,
             tuple(s for s in mine if s not in other),
             tuple(s for s in other if s not in mine),
-            _kl(first.logits, second.logits),
+            kl(first.logits, second.logits),
         )
 
     @property
@@ -147,7 +147,10 @@ def _figures(x: Tensor, y: Tensor) -> SiteDiff:
     return SiteDiff(changed, x.numel(), largest, rms, rms / size if size else float("inf"))
 
 
-def _kl(a: Tensor | None, b: Tensor | None) -> tuple[float, ...] | None:
+def kl(a: Tensor | None, b: Tensor | None) -> tuple[float, ...] | None:
+    """Kullback-Leibler divergence, in nats, of the distributions that two logits (…, V) stand for:
+    KL(a || b), over the whole vocabulary, in float64, one for each row; None where one is missing
+    or their shapes differ."""
     if a is None or b is None or a.shape != b.shape:
         return None
     p, q = (torch.log_softmax(t.detach().double().cpu(), -1) for t in (a, b))

@@ -34,7 +34,8 @@ def test_hello_and_the_tree_before_any_run(page: Page, tiny_llama: LlamaForCausa
     assert set(hello["state"]) == set(State.__dataclass_fields__)
     assert hello["title"] == "LlamaForCausalLM" and hello["takes_text"]
     assert hello["modules"] == len(list(tiny_llama.modules()))
-    assert hello["operations"] == ["zero", "scale", "add", "put", "clamp", "noise"]
+    typed = "zero scale add put clamp patch noise project_out mean"
+    assert hello["operations"] == typed.split()
     tree = page.ask("tree", offset=0, limit=1000)
     paths: list[str] = []
     for name, depth, *_ in tree["rows"]:
@@ -172,7 +173,10 @@ def test_rows_without_effect_on_the_run_do_not_run(page: Page, explorer: Explore
         (row(MLP, "add", "1", index="0, 1, 2, 3"), "4 dims"),
         (row(MLP, "add", "1", index="0, 77"), "index 77 is out of range for dim 1 of size 5"),
         (row(MLP, "add", "1", index="x"), "is not an index"),
-        (row(MLP, "patch", ""), "not an operation that can be typed"),
+        (row(MLP, "call", ""), "not an operation that can be typed"),
+        (row(MLP, "patch", ""), "patch takes an earlier run"),
+        (row(MLP, "patch", "run 7"), "There is no run 7"),
+        (row(MLP, "project_out", "nowhere"), "no variable 'nowhere'"),
         (row("", "zero", ""), "Name a site"),
         (row("a b:c", "zero", ""), "':c'"),
     ],

@@ -44,6 +44,16 @@ BODIES = [
     "LensReply",
     "SourceRow",
     "SourceReply",
+    "RunRow",
+    "Divergence",
+    "Check",
+    "Limits",
+    "EffectReply",
+    "NamedValue",
+    "NamesReply",
+    "CostChoice",
+    "CostReply",
+    "SavedReply",
 ]
 
 
