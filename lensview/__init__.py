@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from .capture.generation import Ending, Generation
     from .capture.source import Source, source
     from .demo_model import demo
-    from .explorer import Explorer, explore
+    from .explorer import Explorer, explore, to_html
     from .magic import load_ipython_extension, unload_ipython_extension
     from .parallel.byhand import gather, shard
     from .parallel.weights import weight
@@ -94,6 +94,7 @@ _LATER = {
     "demo": "demo_model",
     "Explorer": "explorer",
     "explore": "explorer",
+    "to_html": "explorer",
     "load_ipython_extension": "magic",
     "unload_ipython_extension": "magic",
 }
@@ -164,6 +165,7 @@ __all__ = [
     "shard",
     "skip",
     "source",
+    "to_html",
     "trace",
     "unload_ipython_extension",
     "unwrap",

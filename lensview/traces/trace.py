@@ -173,14 +173,22 @@ class Trace(Mapping[str, Tensor]):
             f"{near(str(site), self.sites)} Run again with sites=[{str(site)!r}, …]."
         )
 
-    def text_of(self, text: str) -> str:
-        """The canonical text, as in `sites`, of the record that `text` means.
-
-        Raises:
-            SiteError, NotRecordedError: as `record`.
-        """
+    def _text_of(self, text: str) -> str:
         found = self.record(text)
         return next(s for s, r in self._parts.records.items() if r is found)
+
+    def chosen(self, sites: str | Iterable[str] | None) -> list[str]:
+        """The canonical texts of the records that sites or globs mean; all of them for None.
+
+        Raises:
+            SiteError, NotRecordedError: a text that is no site, or matches no record.
+        """
+        if sites is None:
+            return list(self.sites)
+        found: dict[str, None] = {}
+        for text in (sites,) if isinstance(sites, str) else sites:
+            found.update(dict.fromkeys([*self.select(text)] or [self._text_of(text)]))
+        return list(found)
 
     def select(self, glob: str) -> dict[str, Tensor]:
         """The records that a site or glob matches, by canonical text; empty where none does."""
