@@ -52,6 +52,7 @@ class Session(Protocol):
         *,
         keep_output: bool = False,
         max_bytes: int | None = None,
+        check: bool = False,
         watch: Watch | None = None,
     ) -> Trace:
         """One run; arguments and errors as in `lensview.trace`."""
@@ -122,11 +123,12 @@ class LocalSession:
         *,
         keep_output: bool = False,
         max_bytes: int | None = None,
+        check: bool = False,
         watch: Watch | None = None,
     ) -> Trace:
         """One run; see `lensview.trace`."""
         plan = Plan.make(sites, interventions, keep_output=keep_output, max_bytes=max_bytes)
-        return run(self._model, inputs, plan, tokenizer=self.tokenizer, watch=watch)
+        return run(self._model, inputs, plan, tokenizer=self.tokenizer, check=check, watch=watch)
 
     def tile(
         self,
