@@ -1,6 +1,6 @@
 # Everything a person or a machine runs. `make` alone lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-versions lint js bench bench-peers bench-parallel pins clean environment front-end
+.PHONY: help setup demo test test-full test-versions lint js bench bench-peers bench-parallel bench-storage pins clean environment front-end
 SHELL := /bin/sh
 
 help:  ## what can be made
@@ -37,6 +37,9 @@ bench-peers: setup  ## the same beside nnsight and torchlens, in an environment 
 	@.venv-bench/bin/python -m pip install -q -c constraints.txt -e '.[demo]' \
 		nnsight==0.8.1 torchlens==2.36.1
 	@.venv-bench/bin/python -m benchmarks.peers
+
+bench-storage: setup  ## what saving and loading a trace costs, beside raw safetensors
+	@.venv/bin/python -m benchmarks.storage
 
 bench-parallel: setup  ## what reading costs between ranks, beside nnsight
 	@test -x .venv-bench/bin/python || .venv/bin/python -m venv .venv-bench

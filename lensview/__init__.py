@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from .datasets.extraction import extract_dataset
     from .datasets.reading import ActivationDataset, open_dataset
     from .demo_model import demo
-    from .explorer import Explorer, explore
+    from .explorer import Explorer, explore, to_html
     from .magic import load_ipython_extension, unload_ipython_extension
     from .parallel.byhand import gather, shard
     from .parallel.weights import weight
@@ -110,6 +110,7 @@ _LATER = {
     "demo": "demo_model",
     "Explorer": "explorer",
     "explore": "explorer",
+    "to_html": "explorer",
     "load_ipython_extension": "magic",
     "unload_ipython_extension": "magic",
 }
@@ -191,6 +192,7 @@ __all__ = [
     "shard",
     "skip",
     "source",
+    "to_html",
     "trace",
     "unload_ipython_extension",
     "unwrap",

@@ -57,6 +57,7 @@ class Session(Protocol):
         keep_output: bool = False,
         keep: Any = None,
         max_bytes: int | None = None,
+        check: bool = False,
         watch: Watch | None = None,
     ) -> Trace:
         """One run; arguments and errors as in `lensview.trace`."""
@@ -133,13 +134,14 @@ class LocalSession(Viewing):
         keep_output: bool = False,
         keep: Any = None,
         max_bytes: int | None = None,
+        check: bool = False,
         watch: Watch | None = None,
     ) -> Trace:
         """One run; see `lensview.trace`."""
         plan = Plan.make(
             sites, interventions, keep_output=keep_output, keep=keep, max_bytes=max_bytes
         )
-        return run(self._model, inputs, plan, tokenizer=self.tokenizer, watch=watch)
+        return run(self._model, inputs, plan, tokenizer=self.tokenizer, check=check, watch=watch)
 
     def tile(
         self,

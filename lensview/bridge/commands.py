@@ -81,6 +81,7 @@ class Commands:
                 self.plan(body),
                 tokenizer=self.session.tokenizer,
                 chat=body["chat"],
+                check=body["check"],
                 watch=watch,
             )
         except IdleInterventionError as error:

@@ -118,6 +118,7 @@ class RankSession(Looking):
         keep: Any = None,
         stop: bool = False,
         max_bytes: int | None = None,
+        check: bool = False,
         watch: Watch | None = None,
     ) -> Trace:
         """One run, in step on every rank; see `lensview.trace`.
@@ -136,7 +137,7 @@ class RankSession(Looking):
                 'sites=[":output[logits]"], or read trace.logits.'
             )
         plan = Plan.make(sites, interventions, keep=keep, stop=stop, max_bytes=max_bytes)
-        body = {"plan": plan_body(plan), "inputs": inputs, "chat": chat}
+        body = {"plan": plan_body(plan), "inputs": inputs, "chat": chat, "check": check}
         return self._trace(self._ran(self._team.run("trace", body, watch), plan), plan)
 
     def extract(

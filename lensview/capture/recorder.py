@@ -373,6 +373,20 @@ class Recorder:
             return said
         return f"{said}; but the ranks do not have the same: this is rank 0's ({apart:.2g} apart)"
 
+    @property
+    def over_ranks(self) -> bool:
+        """Whether the model's values lie over several ranks."""
+        return self._spread is not None
+
+    def disagreeing(self) -> dict[str, float]:
+        """Sites whose values should be the same on all ranks and are not, with the largest relative
+        difference; of those that were compared in this run."""
+        return {str(key[0]): gap for key, gap in self._disagreeing.items()}
+
+    def rank_local(self) -> list[str]:
+        """Sites of which this rank knows no whole."""
+        return [v.seen.text_of(v.call) for v in self._values if isinstance(v.placement, Local)]
+
     def plain(self) -> dict[str, Plain]:
         """What passed at sites asked for by name where there was no tensor, by canonical text."""
         return {seen.text_of(call): value for seen, call, value in self._plain}

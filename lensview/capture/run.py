@@ -7,7 +7,7 @@ is `recorder.py`'s, what is changed `editor.py`'s, where hooks stand `taps/`'s.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -21,17 +21,21 @@ from ..regions import Frame
 from ..resolve import Target, resolve
 from ..taps.hooks import Point, taps
 from ..taps.skips import skips
+from ..traces.checks import Check
 from ..traces.parts import Parts
 from ..traces.tokens import speller
 from ..traces.trace import Trace, extracted
 from ..watch import Watch
 from ..wrappers.refusal import refuse, refuse_inputs
 from ..wrappers.unwrap import eagerly, unwrap
+from .checks import checks
 from .editor import Editor
 from .given import learn
 from .inputs import Call, prepare
 from .opsites import no_ops
 from .outcome import check_mode, described, last_logits
+from .plaincall import PlainCall, not_compared
+from .randomness import Draws
 from .recorder import Recorder, Stopped
 from .spread import Spread, past_tokens, together
 from .verdict import pronounce
@@ -51,6 +55,7 @@ def trace(
     stop: bool = False,
     max_bytes: int | None = None,
     records: Records = "rank0",
+    check: bool = False,
     watch: Watch | None = None,
 ) -> Trace:
     """Run `model` once and keep what passed at `sites`.
@@ -84,6 +89,9 @@ def trace(
             the run (see `estimate`), it is refused; one that cannot be estimated is run.
         records: on a model that transformers split over ranks, where every rank runs this same
             line, which of them keep records: "rank0" or "all". Values are whole in either case.
+        check: compare the output with that of a plain call, bit for bit, by a second forward
+            after the run; the first of ``trace.checks`` says what came of it. Not for runs with
+            interventions, whose output is meant to differ.
         watch: follows the run and can cancel it.
 
     Returns:
@@ -114,7 +122,7 @@ def trace(
         from .estimate import within
 
         within(model, inputs, plan, tokenizer=tokenizer, chat=chat)
-    return run(model, inputs, plan, tokenizer=tokenizer, chat=chat, watch=watch)
+    return run(model, inputs, plan, tokenizer=tokenizer, chat=chat, check=check, watch=watch)
 
 
 def extract(
@@ -163,11 +171,12 @@ def run(
     *,
     tokenizer: Any = None,
     chat: bool = False,
+    check: bool = False,
     watch: Watch | None = None,
 ) -> Trace:
     """One forward of `model` under `plan`; see `trace`."""
     prepared = Prepared(model, plan)
-    return prepared.run(inputs, tokenizer=tokenizer, chat=chat, watch=watch, stacklevel=4)
+    return prepared.run(inputs, tokenizer=tokenizer, chat=chat, check=check, watch=watch, stacklevel=4)
 
 
 class Prepared:
@@ -195,6 +204,7 @@ class Prepared:
         chat: bool = False,
         watch: Watch | None = None,
         labelled: bool = True,
+        check: bool = False,
         stacklevel: int = 3,
     ) -> Trace:
         """One forward; see `trace`. Without `labelled` the trace's tokens have no labels."""
@@ -211,8 +221,12 @@ class Prepared:
         recorder = Recorder(targets, plan, frame, plan.max_bytes, modules, call.tokens, spread)
         points = _points(targets, recorder, editor, module, watch)
         if spread is not None:
-            spread.agree(module, plan, call)
+            spread.agree(module, plan, call, check=check)
             spread.begin(None if call.tokens is None else call.tokens.ids.shape, past_tokens(call))
+        draws = Draws(module)
+        beside = None
+        if check and not plan.interventions:
+            beside = PlainCall(module, call, draws, grad=plan.grad)
         started = time.time()
         with together(spread):
             if spread is not None:
@@ -222,7 +236,18 @@ class Prepared:
         recorder.settle()
         if watch is not None:
             watch.check()
-        result = _trace(module, plan, call, recorder, editor, output, tokenizer, started)
+        drawn, ended = draws.drawn(), time.time()
+        if beside is None or stopped:
+            compared = not_compared(len(plan.interventions), stopped)
+        else:
+            with together(spread):
+                compared = beside.compare(output)
+            started += time.time() - ended  # the second forward is no part of the run
+        missed = editor.explained(recorder.missed(), recorder.calls())
+        seen = checks(module, modules, call, recorder, missed, drawn, compared, grad=plan.grad)
+        result = _trace(
+            module, plan, call, recorder, editor, output, tokenizer, started, missed, seen
+        )
         output = None
         recorder.part()
         if stopped:
@@ -310,12 +335,14 @@ def _trace(
     output: Any,
     tokenizer: Any,
     started: float,
+    missed: Mapping[str, str],
+    seen: tuple[Check, ...],
 ) -> Trace:
     return Trace(
         Parts(
             plan=plan,
             records=recorder.records(),
-            missed=editor.explained(recorder.missed(), recorder.calls()),
+            missed=missed,
             plain=recorder.plain(),
             aliases=recorder.aliases(),
             calls=recorder.calls(),
@@ -328,5 +355,6 @@ def _trace(
             output=output if plan.keep_output or plan.grad else None,
             meta=described(module, started) | recorder.kept_where(),
             spell=speller(tokenizer),
+            checks=seen,
         )
     )

@@ -22,9 +22,11 @@ from ..resolve import Target
 from ..taps.hooks import UNCHANGED, Visitor
 from ..taps.ops import OpsMet, OpWish
 from ..tensors.labels import token_labels
+from ..traces.checks import Check
 from ..traces.parts import Parts
 from ..traces.tokens import Tokens, speller
 from ..traces.trace import Trace
+from .checks import bypassed, ranks, standing
 from .editor import Editor
 from .inputs import Call
 from .outcome import described, last_logits
@@ -66,6 +68,7 @@ class Stepper:
         self._handled = sys.exc_info()[1]
         self._started = 0.0
         self._traces: list[Trace] = []
+        self._standing: list[Check] | None = None
         self._ops: dict[int, OpsMet] = {}
         self._wishes: dict[int, OpWish] = {}
         self._at_ops: dict[tuple[int, str, int], Visitor] = {}
@@ -217,8 +220,16 @@ class Stepper:
                     "step": step,
                 },
                 spell=speller(self._tokenizer),
+                checks=self._checks(recorder),
             )
         )
+
+    def _checks(self, recorder: Recorder) -> tuple[Check, ...]:
+        """What is known of a step: the mode and the modules are looked at once for all."""
+        if self._standing is None:
+            self._standing = standing(self.module, self._modules, grad=False)
+        mode, called = self._standing
+        return (bypassed(called, recorder.missed()), mode, ranks(self.module, recorder))
 
     def finished(self, new: int) -> list[Trace]:
         """The traces of the steps that gave `new` tokens.

@@ -13,10 +13,11 @@ from ..interventions import zero
 from ..plan import Plan
 from ..session import LocalSession, Session
 from .cells import Replacer
+from .pages import to_html
 from .runs import MAX_BYTES
 from .widget import Explorer
 
-__all__ = ["Explorer", "explore"]
+__all__ = ["Explorer", "explore", "to_html"]
 
 _replacer = Replacer(lambda explorer: explorer.close())
 

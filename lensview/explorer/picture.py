@@ -1,6 +1,6 @@
 """Picture: a tile as a PNG, for pages without scripts.
 
-Owns the light palette (the page's own, `js/src/colors.ts`) and the few bytes of PNG that it takes;
+Owns the palettes (the page's own, `js/src/colors.ts`) and the few bytes of PNG that it takes;
 knows nothing of traces or HTML.
 """
 
@@ -19,10 +19,12 @@ from ..tensors.tiles import Tile
 _CENTRE = 126
 _NAN = 2 * _CENTRE + 1
 _INF = _NAN + 1
-_BRIGHT, _STRONG, _CHROMA = 0.985, 0.37, 0.17
-_COLD, _WARM = 258.0, 27.0
+_LIGHT = (0.985, 0.37, 0.17, 258.0, 27.0)
+_DARK = (0.235, 0.83, 0.15, 245.0, 45.0)
+"""Lightness at 0 and at the limit, chroma, the hues of negative and positive values."""
 _NAN_COLOUR = (214, 0, 190)
 _INF_COLOUR = (0, 0, 0)
+_INF_ON_DARK = (255, 255, 255)
 
 
 def data_url(tile: Tile) -> str:
@@ -70,15 +72,21 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
+def palette_hex(*, dark: bool) -> str:
+    """The colours as one text, six hex digits each: -limit to limit, then NaN, then infinities."""
+    return "".join(f"{red:02x}{green:02x}{blue:02x}" for red, green, blue in _palette(dark))
+
+
 @cache
-def _palette() -> list[tuple[int, int, int]]:
+def _palette(dark: bool = False) -> list[tuple[int, int, int]]:
+    bright, strong, most, cold, warm = _DARK if dark else _LIGHT
     shades = []
     for i in range(2 * _CENTRE + 1):
         strength = abs(i - _CENTRE) / _CENTRE
-        light = _BRIGHT + (_STRONG - _BRIGHT) * strength
-        chroma = _CHROMA * min(1.0, 1.9 * strength**0.85)
-        shades.append(_in_gamut(light, chroma, _COLD if i < _CENTRE else _WARM))
-    return [*shades, _NAN_COLOUR, _INF_COLOUR]
+        light = bright + (strong - bright) * strength
+        chroma = most * min(1.0, 1.9 * strength**0.85)
+        shades.append(_in_gamut(light, chroma, cold if i < _CENTRE else warm))
+    return [*shades, _NAN_COLOUR, _INF_ON_DARK if dark else _INF_COLOUR]
 
 
 def _in_gamut(light: float, chroma: float, hue: float) -> tuple[int, int, int]:

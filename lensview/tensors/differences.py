@@ -44,6 +44,14 @@ def difference(a: Tensor, b: Tensor) -> Tensor:
     return result
 
 
+def identical(one: Tensor, other: Tensor) -> bool:
+    """Whether two plain tensors are the same bit for bit, a NaN and the sign of a 0 included."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    a, b = (t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
+    return torch.equal(a, b)
+
+
 def _difference_dtype(x: Tensor, y: Tensor) -> torch.dtype:
     wide = (is_wide(x) or is_wide(y)) and widest(x.device) == torch.float64
     if x.is_complex() or y.is_complex():

@@ -1,13 +1,19 @@
 """Checks: what is known of whether a run can be believed, as data.
 
-Owns `Check` and its words. What is checked, and how, is `capture/checks.py`'s.
+Owns `Check`, and the one check that needs nothing but the records: whether values are finite. What
+else is checked, and how, is `capture/checks.py`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..tensors.dense import components, real
 
 
 @dataclass(frozen=True)
@@ -45,3 +51,56 @@ class Check:
             case [str(name), (bool() | None) as ok, str(reason)]:
                 return cls(name, ok, reason)
         raise TypeError(f"{body!r:.80} is no check")
+
+
+FINITE = "finite"
+
+
+def finite(records: Mapping[str, Tensor]) -> Check:
+    """Whether NaN or infinities are among the values of a run; reads every one of them."""
+    found = [site for site, tensor in records.items() if not _all_finite(tensor)]
+    if not found:
+        return Check(FINITE, True, f"no NaN and no infinity in {len(records)} values.")
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return Check(FINITE, False, f"NaN or infinities, first at {found[0]}{more}.")
+
+
+def _all_finite(tensor: Tensor) -> bool:
+    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta:
+        return True
+    try:
+        parts = list(components(tensor))
+    except (TypeError, ValueError):  # a kind of tensor that cannot be read has no numbers
+        return True
+    return all(_finite(part) for part in parts)
+
+
+def _finite(part: Tensor) -> bool:
+    """A sum is finite only where all its terms are; where it overflowed, they are looked at."""
+    small = part.dtype.itemsize < 4 and not part.is_complex()
+    total = (part.float() if part.dtype.itemsize == 1 else part).sum(
+        dtype=torch.float32 if small else None
+    )
+    return bool(total.isfinite()) or bool(real(part).isfinite().all())
+
+
+def worst(of_runs: Iterable[Sequence[Check]]) -> tuple[Check, ...]:
+    """The checks of several runs as of one: of each name the worst, amber before not told."""
+    order = {False: 0, None: 1, True: 2}
+    named: dict[str, Check] = {}
+    for check in (check for one in of_runs for check in one):
+        held = named.setdefault(check.name, check)
+        if order[check.ok] < order[held.ok]:
+            named[check.name] = check
+    return tuple(named.values())
+
+
+def line(checks: Sequence[Check]) -> str:
+    """One line: "2 amber: padding, mode; 1 not told: output; 4 green"."""
+    groups = ((False, "amber"), (None, "not told"), (True, "green"))
+    parts = []
+    for ok, name in groups:
+        some = [check.name for check in checks if check.ok is ok]
+        if some:
+            parts.append(f"{len(some)} {name}" + ("" if ok else f": {', '.join(some)}"))
+    return "; ".join(parts)

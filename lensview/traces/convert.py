@@ -72,7 +72,7 @@ def to_xarray(trace: Trace, sites: str | Iterable[str] | None) -> Any:
     xarray = _extra("xarray", "xarray")
     names: dict[tuple[str, int], str] = {}
     variables = {}
-    for site in chosen(trace, sites):
+    for site in trace.chosen(sites):
         array, remark = as_numpy(trace[site], site)
         dims = tuple(map(_sized(names), dims_of(trace, site), array.shape))
         variables[site] = (dims, array, _told(trace, site, remark))
@@ -171,24 +171,10 @@ COLUMNS = tuple(_KINDS)
 
 def statistics(trace: Trace, sites: str | Iterable[str] | None) -> Iterator[dict[str, Any]]:
     """One row of `COLUMNS` per record, in the trace's order."""
-    for site in chosen(trace, sites):
+    for site in trace.chosen(sites):
         figures: Stats = stats(trace[site])
         row = {"site": site, **asdict(figures), "placement": trace.placement(site)}
         yield {**row, "shape": list(figures.shape)}
-
-
-def chosen(trace: Trace, sites: str | Iterable[str] | None) -> list[str]:
-    """The canonical texts of the records that sites or globs mean; all of them for None.
-
-    Raises:
-        SiteError, NotRecordedError: a text that is no site, or matches no record.
-    """
-    if sites is None:
-        return list(trace.sites)
-    found: dict[str, None] = {}
-    for text in (sites,) if isinstance(sites, str) else sites:
-        found.update(dict.fromkeys([*trace.select(text)] or [trace.text_of(text)]))
-    return list(found)
 
 
 def _extra(module: str, extra: str) -> Any:

@@ -17,6 +17,8 @@ from ..errors import TraceMergeError
 from ..indices import At
 from ..plan import Plan
 from ..tensors.dense import full_shape
+from ..tensors.differences import identical
+from .checks import worst
 from .parts import InterventionReport, Parts, Record
 from .tokens import Tokens, sorted_by_expert
 from .trace import Trace
@@ -68,6 +70,7 @@ def merge_ranks(traces: Iterable[Trace]) -> Trace:
             logits=_logits(parts, rows),
             meta=_meta(ordered, rows),
             spell=first.spell,
+            checks=worst([one.checks for one in ordered]),
         )
     )
 
@@ -110,15 +113,7 @@ def _differ(number: int, why: str) -> NoReturn:
 
 def _same_plans(one: Plan, other: Plan) -> bool:
     (body, tensors), (other_body, others) = one.to_json(), other.to_json()
-    return body == other_body and all(_identical(t, others[n]) for n, t in tensors.items())
-
-
-def _identical(one: Tensor, other: Tensor) -> bool:
-    """Bit for bit, a NaN included."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    a, b = (t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
-    return torch.equal(a, b)
+    return body == other_body and all(identical(t, others[n]) for n, t in tensors.items())
 
 
 def _no_rows_by_number(trace: Trace) -> None:
@@ -207,7 +202,7 @@ def _for_all_rows(tensors: Sequence[Tensor], parts: Sequence[Parts]) -> bool:
     embeddings are: the same on all ranks, or not even as long as the tokens."""
     ids = [p.tokens.ids for p in parts if p.tokens is not None]
     aligned = bool(ids) and tuple(tensors[0].shape[:2]) == tuple(ids[0].shape)
-    return not aligned or all(_identical(tensors[0], t) for t in tensors[1:])
+    return not aligned or all(identical(tensors[0], t) for t in tensors[1:])
 
 
 def _tokens(parts: Sequence[Parts]) -> Tokens | None:

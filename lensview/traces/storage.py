@@ -59,7 +59,7 @@ def write(parts: Parts, path: str | PathLike[str]) -> None:
             f"{MAX_HEADER >> 20} MiB of it: capture fewer sites."
         )
     target.parent.mkdir(parents=True, exist_ok=True)
-    _replacing(target, lambda part: save_file(table.tensors, part, {"lensview": body}))
+    replacing(target, lambda part: save_file(table.tensors, part, {"lensview": body}))
 
 
 def read(path: str | PathLike[str], tokenizer: Any, device: str | torch.device) -> Parts:
@@ -124,7 +124,7 @@ def _contiguous(tensor: Tensor) -> Tensor:
     return ready if whole else ready.clone()
 
 
-def _replacing(target: Path, write: Callable[[Path], None]) -> None:
+def replacing(target: Path, write: Callable[[Path], object]) -> None:
     """Write beside `target` and rename: whoever looks finds the old file or the new one, also
     after the power went."""
     part = target.with_name(f".{target.name[-100:]}.{secrets.token_hex(6)}.part")

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import NotRecordedError, SiteError, near
 from ..interventions import Intervention
 from ..sites import Site, glob_pattern, without_wrappers
-from .checks import Check
+from .checks import FINITE, Check, finite, line
 from .compare import Diff
 from .late import dtype_of, shape_of, size_of
 from .parts import Parts, Record
@@ -47,7 +47,6 @@ class Trace(Mapping[str, Tensor]):
         output: the model's whole output with ``keep_output=True`` or ``grad=True``, else None.
         reports: one `InterventionReport` per intervention, in order.
         plan: what was asked for.
-        checks: whether the run can be believed, a `Check` for each thing that was looked at.
         meta: JSON: model class, config, dtype, device, seed, versions, time.
     """
 
@@ -62,13 +61,29 @@ class Trace(Mapping[str, Tensor]):
         self.logits = parts.logits
         self.output = parts.output
         self.reports = parts.reports
-        self.checks: tuple[Check, ...] = parts.checks
+        self._finite: Check | None = None
         self.meta: dict[str, Any] = dict(parts.meta)
 
     @property
     def interventions(self) -> tuple[Intervention, ...]:
         """The interventions of the run, in the order applied."""
         return self.plan.interventions
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """Whether the run can be believed: a `Check` for each thing that was looked at, green or
+        amber, with its reason.
+
+        "output" (equal to a plain call's; compared with ``check=True``), "modules" (compiled,
+        fused, bypassed, hooked by others), "padding" (and positions), "mode", "random", "ranks",
+        and "finite", for which the records are read when this is first asked for.
+        """
+        known = self._parts.checks
+        if any(check.name == FINITE for check in known):
+            return known
+        if self._finite is None:
+            self._finite = finite(self)
+        return (*known, self._finite)
 
     # --- a mapping ---------------------------------------------------------------------------
 
@@ -95,6 +110,8 @@ class Trace(Mapping[str, Tensor]):
         ]
         if self.missed:
             rows.append(f"  missed {len(self.missed)}: see trace.missed")
+        if self._parts.checks:
+            rows.append(f"  checks {line(self._parts.checks)}: see trace.checks")
         return "\n".join(rows)
 
     def record(self, text: str) -> Record:
@@ -173,14 +190,22 @@ class Trace(Mapping[str, Tensor]):
             f"{near(str(site), self.sites)} Run again with sites=[{str(site)!r}, …]."
         )
 
-    def text_of(self, text: str) -> str:
-        """The canonical text, as in `sites`, of the record that `text` means.
-
-        Raises:
-            SiteError, NotRecordedError: as `record`.
-        """
+    def _text_of(self, text: str) -> str:
         found = self.record(text)
         return next(s for s, r in self._parts.records.items() if r is found)
+
+    def chosen(self, sites: str | Iterable[str] | None) -> list[str]:
+        """The canonical texts of the records that sites or globs mean; all of them for None.
+
+        Raises:
+            SiteError, NotRecordedError: a text that is no site, or matches no record.
+        """
+        if sites is None:
+            return list(self.sites)
+        found: dict[str, None] = {}
+        for text in (sites,) if isinstance(sites, str) else sites:
+            found.update(dict.fromkeys([*self.select(text)] or [self._text_of(text)]))
+        return list(found)
 
     def select(self, glob: str) -> dict[str, Tensor]:
         """The records that a site or glob matches, by canonical text; empty where none does."""
@@ -386,7 +411,7 @@ class Trace(Mapping[str, Tensor]):
         happens.
         """
         if self.meta.get("records") != "elsewhere":
-            write(self._parts, path)
+            write(replace(self._parts, checks=self.checks, meta=self.meta), path)
 
 
 def load(

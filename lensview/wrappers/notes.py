@@ -34,7 +34,7 @@ def notes(model: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[Findin
     if is_sharded(model):
         yield _split(model)
     yield from _mode(model, modules)
-    yield from _hooks(modules)
+    yield from hooks(modules)
     for path, module in modules.items():
         yield from _module(path, module)
     yield from _placement(model, modules)
@@ -117,9 +117,12 @@ def _adapter(path: str, module: nn.Module) -> Iterator[Finding]:
     yield _fine("PEFT adapter", path, f"adapter {names}, {state}: values are with it as it stands.")
 
 
-def _hooks(modules: Mapping[str, nn.Module]) -> Iterator[Finding]:
+def hooks(modules: Mapping[str, nn.Module]) -> Iterator[Finding]:
+    """The hooks that stand on a model and are not ours, by module path."""
     for path, module in modules.items():
         tables = (module._forward_hooks, module._forward_pre_hooks)
+        if not any(tables):
+            continue
         rooms = Counter(_room(h) for table in tables for h in list(table.values()))
         theirs = Counter({r: n for r, n in rooms.items() if not r.startswith(_OUR_ROOM)})
         own = sum(n for r, n in theirs.items() if r.startswith(_RECORDS_OUTPUTS))

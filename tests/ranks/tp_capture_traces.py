@@ -177,4 +177,24 @@ def told(out: Path) -> Any:
     return {"findings": text}
 
 
-CHECKS = (gradients, files, parts, by_hand, told)
+def trusted(out: Path) -> Any:
+    """Whether a run can be believed: the ranks' plain call, and ranks that do not have the same."""
+    two, rank = pair("llama", out), dist.get_rank()
+    trace = lv.trace(two.split, IDS, [Q, LAYER, "model.norm"], records="all", check=True)
+    said = {check.name: check for check in trace.checks}
+    assert [name for name, check in said.items() if not check.ok] == [], said
+    assert "bit for bit" in said["output"].reason and "put together" in said["ranks"].reason
+    with raises(lv.RankDivergenceError, "check"):
+        lv.trace(two.split, IDS, [LAYER], check=rank == 0)
+    other = pair("llama", out)
+    if rank:
+        other.split.model.norm.weight.data.mul_(1.5)
+    apart = lv.trace(other.split, IDS, [LAYER, "model.norm"], records="all")
+    (ranks,) = (check for check in apart.checks if check.name == "ranks")
+    assert ranks.ok is False and "at 1 of the values" in ranks.reason, ranks
+    assert "most at model.norm (0." in ranks.reason, ranks
+    alike(ranks.reason)
+    return {}
+
+
+CHECKS = (gradients, files, parts, by_hand, told, trusted)
