@@ -1,6 +1,6 @@
 # Everything a person or a machine runs. `make` alone lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-versions lint js bench bench-peers bench-parallel bench-storage pins clean environment front-end
+.PHONY: help setup demo test test-full test-versions lint js bench bench-peers bench-parallel bench-storage bench-dataset pins clean environment front-end
 SHELL := /bin/sh
 
 help:  ## what can be made
@@ -45,6 +45,12 @@ bench-parallel: setup  ## what reading costs between ranks, beside nnsight
 	@test -x .venv-bench/bin/python || .venv/bin/python -m venv .venv-bench
 	@.venv-bench/bin/python -m pip install -q -c constraints.txt -e '.[demo]' nnsight==0.8.1
 	@.venv-bench/bin/python -m benchmarks.parallel
+
+bench-dataset: setup  ## what a dataset of activations costs, beside nnsight and torchlens
+	@test -x .venv-bench/bin/python || .venv/bin/python -m venv .venv-bench
+	@.venv-bench/bin/python -m pip install -q -c constraints.txt -e '.[demo]' \
+		nnsight==0.8.1 torchlens==2.36.1
+	@.venv-bench/bin/python -m benchmarks.dataset
 
 pins:  ## write constraints.txt from .venv
 	@.venv/bin/python scripts/pins.py > constraints.new && mv constraints.new constraints.txt

@@ -27,7 +27,7 @@ from ..traces.tokens import speller
 from ..traces.trace import Trace, extracted
 from ..watch import Watch
 from ..wrappers.refusal import refuse, refuse_inputs
-from ..wrappers.unwrap import eagerly, unwrap
+from ..wrappers.unwrap import eagerly, has_compiled, unwrap
 from .checks import checks
 from .editor import Editor
 from .given import learn
@@ -176,7 +176,9 @@ def run(
 ) -> Trace:
     """One forward of `model` under `plan`; see `trace`."""
     prepared = Prepared(model, plan)
-    return prepared.run(inputs, tokenizer=tokenizer, chat=chat, check=check, watch=watch, stacklevel=4)
+    return prepared.run(
+        inputs, tokenizer=tokenizer, chat=chat, check=check, watch=watch, stacklevel=4
+    )
 
 
 class Prepared:
@@ -195,6 +197,8 @@ class Prepared:
         check_mode(plan)
         self.modules = index(self.module)
         self._targets: list[Target] | None = None
+        self._whole = False
+        self._compiled = has_compiled(self.module)
 
     def run(
         self,
@@ -215,7 +219,8 @@ class Prepared:
             refuse(modules, plan.sites)
             self._targets = resolve(plan.sites, modules)
         targets = self._targets
-        spread = Spread.over(module, plan.records)
+        spread = None if self._whole else Spread.over(module, plan.records)
+        self._whole = spread is None
         editor = Editor(module, modules, plan.interventions, call.tokens, plan.grad, spread)
         frame = Frame(None if call.tokens is None else call.tokens.mask)
         recorder = Recorder(targets, plan, frame, plan.max_bytes, modules, call.tokens, spread)
@@ -231,7 +236,7 @@ class Prepared:
         with together(spread):
             if spread is not None:
                 learn(spread, module, call, editor.skipped())
-            output, stopped = _forward(module, call, points, editor, plan.grad)
+            output, stopped = _forward(module, call, points, editor, plan.grad, self._compiled)
         editor.settle()
         recorder.settle()
         if watch is not None:
@@ -257,14 +262,19 @@ class Prepared:
 
 
 def _forward(
-    module: nn.Module, call: Call, points: list[Point], editor: Editor, grad: bool
+    module: nn.Module,
+    call: Call,
+    points: list[Point],
+    editor: Editor,
+    grad: bool,
+    compiled: bool,
 ) -> tuple[Any, bool]:
     """The output, and whether the forward was ended early (then there is none)."""
     between_ops = any(point.ops is not None for point in points)
     try:
         with (
             nullcontext() if grad else torch.no_grad(),
-            eagerly(module, between_ops),
+            eagerly(module, between_ops, compiled),
             taps(module, points),
             skips(editor.givers()),
         ):

@@ -129,9 +129,22 @@ def extract_dataset(
         prior.check(folder, order)
         if prior.finished is not None:
             return ActivationDataset(folder)
+    if drops(call.module):
+        warnings.warn(
+            "The model is in train mode and drops values by chance, so that no row is what another "
+            "run would give. Call model.eval() first, unless that is meant.",
+            LensWarning,
+            stacklevel=2,
+        )
     bar = Progress(asked.length, worker, progress, watch)
     _Extraction(call, worker, reader, folder, prior, shard_bytes).run(asked, batch_size, bar)
     return ActivationDataset(folder)
+
+
+def drops(module: nn.Module) -> bool:
+    """Whether a run of the model as it stands drops values by chance."""
+    chance = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+    return any(isinstance(m, chance) and m.training and m.p > 0 for m in module.modules())
 
 
 @dataclass(frozen=True, eq=False)

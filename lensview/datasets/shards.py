@@ -67,7 +67,7 @@ class Shard:
             OSError: it could not be written, and is not there.
         """
         table = self._table()
-        hasher = hashlib.blake2b(digest_size=16)
+        hasher = hashlib.sha256()
 
         def put(file: IO[bytes]) -> int:
             size = 0
@@ -82,7 +82,7 @@ class Shard:
         return {
             "shard": target.name,
             "bytes": size,
-            "blake2b": hasher.hexdigest(),
+            "sha256": hasher.hexdigest(),
             "index": index_digest({n: as_bytes(torch.cat(p)).numpy() for n, p in index.items()}),
             "items": len(keys),
             "tokens": sum(sum(piece.tokens) for piece in self.pieces),
@@ -224,10 +224,10 @@ def verify(place: Path, said: Mapping[str, Any]) -> None:
         FileNotFoundError: there is no such file.
     """
     with place.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    if found != said["blake2b"]:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != said["sha256"]:
         raise DatasetError(
-            f"{place} is not what was written: its checksum is {found}, not {said['blake2b']}. "
+            f"{place} is not what was written: its SHA-256 is {found}, not {said['sha256']}. "
             f"Delete the file and run the same extract_dataset call: it extracts the "
             f"{said['items']} items again."
         )

@@ -47,19 +47,26 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def eagerly(model: nn.Module, between_ops: bool = False) -> Iterator[None]:
+def eagerly(
+    model: nn.Module, between_ops: bool = False, parts: bool | None = None
+) -> Iterator[None]:
     """Run compiled parts of `model` by their Python for the length of the block.
 
     Hooks on a compiled module run by luck: those added after its first call may never fire. With
-    `between_ops` compiled functions run by their Python too: they hide their ops.
+    `between_ops` compiled functions run by their Python too: they hide their ops. `parts` tells
+    whether the model has such parts (`has_compiled`), where the caller knows.
     """
     # A process that has compiled nothing has not loaded the compiler either.
-    compiled = (between_ops and "torch._dynamo" in sys.modules) or any(
-        is_compiled(m) for m in model.modules()
-    )
+    functions = between_ops and "torch._dynamo" in sys.modules
+    compiled = functions or (has_compiled(model) if parts is None else parts)
     stance = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
     with cast(Any, stance):
         yield
+
+
+def has_compiled(model: nn.Module) -> bool:
+    """Whether a call of `model` would go through the compiler, in it or in any part."""
+    return any(is_compiled(module) for module in model.modules())
 
 
 def is_compiled(module: nn.Module) -> bool:

@@ -255,6 +255,12 @@ def test_the_model_is_left_as_it_was(tmp_path: Path) -> None:
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
 
 
+def test_a_model_that_drops_values_by_chance_is_told(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Embedding(101, 8), nn.Dropout(0.5))
+    with pytest.warns(lv.LensWarning, match=r"Call model\.eval\(\) first"):
+        extract(model.train(), [torch.tensor([1, 2])], "0", tmp_path / "a")
+
+
 def test_shards_are_about_as_large_as_asked_for(tmp_path: Path) -> None:
     items = texts(400, longest=30)
     extract(toy(), items, "layers.1", tmp_path / "a", shard_bytes=100_000)
