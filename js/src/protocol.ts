@@ -145,6 +145,9 @@ export interface TileParams {
   max_rows: number;
   max_columns: number;
   index: number[];
+  rows_dim: number | null;
+  columns_dim: number | null;
+  percentile: Float | null;
 }
 
 export interface TileReply {
@@ -165,6 +168,12 @@ export interface TileReply {
   stats: string;
   row_labels: string[];
   note: string;
+  rows_dim: number;
+  columns_dim: number;
+  dims: string[];
+  column_labels: string[];
+  reach: Float | null;
+  sampled: boolean;
 }
 
 export type Outgoing = Request & { kind: "req" };
