@@ -70,6 +70,10 @@ class Session(Protocol):
         max_rows: int = 512,
         max_columns: int = 512,
         index: Sequence[int] = (),
+        *,
+        rows_dim: int | None = None,
+        columns_dim: int | None = None,
+        percentile: float | None = None,
     ) -> Tile:
         """What a screen can show of a record."""
 
@@ -82,6 +86,10 @@ class Session(Protocol):
         max_rows: int = 512,
         max_columns: int = 512,
         index: Sequence[int] = (),
+        *,
+        rows_dim: int | None = None,
+        columns_dim: int | None = None,
+        percentile: float | None = None,
     ) -> Tile:
         """The same of `trace` minus `baseline`."""
 
@@ -151,9 +159,22 @@ class LocalSession(Viewing):
         max_rows: int = 512,
         max_columns: int = 512,
         index: Sequence[int] = (),
+        *,
+        rows_dim: int | None = None,
+        columns_dim: int | None = None,
+        percentile: float | None = None,
     ) -> Tile:
         """What a screen can show of a record; reduced on the tensor's device."""
-        return tile(trace[site], window, max_rows, max_columns, index)
+        return tile(
+            trace[site],
+            window,
+            max_rows,
+            max_columns,
+            index,
+            rows_dim=rows_dim,
+            columns_dim=columns_dim,
+            percentile=percentile,
+        )
 
     def difference_tile(
         self,
@@ -164,10 +185,23 @@ class LocalSession(Viewing):
         max_rows: int = 512,
         max_columns: int = 512,
         index: Sequence[int] = (),
+        *,
+        rows_dim: int | None = None,
+        columns_dim: int | None = None,
+        percentile: float | None = None,
     ) -> Tile:
         """The same of `trace` minus `baseline`."""
         gap: Tensor = difference(trace[site], baseline[site])
-        return tile(gap, window, max_rows, max_columns, index)
+        return tile(
+            gap,
+            window,
+            max_rows,
+            max_columns,
+            index,
+            rows_dim=rows_dim,
+            columns_dim=columns_dim,
+            percentile=percentile,
+        )
 
     def stats(self, trace: Trace, site: str) -> Stats:
         """Statistics of a record."""

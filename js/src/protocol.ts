@@ -242,6 +242,9 @@ export interface TileParams {
   max_rows: number;
   max_columns: number;
   index: number[];
+  rows_dim: number | null;
+  columns_dim: number | null;
+  percentile: Float | null;
 }
 
 export interface TileReply {
@@ -262,6 +265,12 @@ export interface TileReply {
   stats: string;
   row_labels: string[];
   note: string;
+  rows_dim: number;
+  columns_dim: number;
+  dims: string[];
+  column_labels: string[];
+  reach: Float | null;
+  sampled: boolean;
 }
 
 export interface ViewReason {

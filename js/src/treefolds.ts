@@ -48,7 +48,7 @@ export class Folds {
 
   /** The first row of a numbered module that is not complete yet, and may join a fold. */
   unfinished(): number {
-    const at = this.frames.findIndex((frame, i) => i > 0 && NUMBER.test(this.frames[i - 1]?.names.at(-1) ?? ""));
+    const at = this.frames.findIndex((_, i) => i > 0 && NUMBER.test(this.frames[i - 1]?.names.at(-1) ?? ""));
     return this.frames[at]?.row ?? Infinity;
   }
 

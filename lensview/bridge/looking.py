@@ -41,9 +41,10 @@ class Looking(Viewing):
         max_rows: int = 512,
         max_columns: int = 512,
         index: Sequence[int] = (),
+        **view: Any,
     ) -> Tile:
         """What a screen can show of a record, made on rank 0."""
-        of = _of(trace, site, window, max_rows, max_columns, index)
+        of = _of(trace, site, window, max_rows, max_columns, index) | view
         return Tile(**self._read("tile", {"trace": _number(trace), "of": of}))
 
     def difference_tile(
@@ -55,9 +56,10 @@ class Looking(Viewing):
         max_rows: int = 512,
         max_columns: int = 512,
         index: Sequence[int] = (),
+        **view: Any,
     ) -> Tile:
         """The same of `trace` minus `baseline`."""
-        of = _of(trace, site, window, max_rows, max_columns, index)
+        of = _of(trace, site, window, max_rows, max_columns, index) | view
         body = {"trace": _number(trace), "baseline": _number(baseline), "of": of}
         return Tile(**self._read("difference_tile", body))
 

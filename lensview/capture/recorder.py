@@ -421,12 +421,13 @@ class Recorder:
     def missed(self) -> dict[str, str]:
         """Values with no record, each with the likely reason; globs select only tensors."""
         result = {}
+        called = {s.target.module: s.calls for s in self._seen} | self._parents
         for seen in self._seen:
             for call, reason in seen.left_out.items():
                 result[seen.text_of(call)] = reason
             nothing = not seen.kept and not seen.left_out
             if nothing and not (seen.target.expanded and seen.calls):
-                result[str(seen.target.site)] = self._reason(seen)
+                result[str(seen.target.site)] = self._reason(seen, called)
         result.update(self._globs_without_ops())
         if self._spread is not None and not self._spread.holds:
             result.update((v.seen.text_of(v.call), ELSEWHERE) for v in self._values)
@@ -448,7 +449,7 @@ class Recorder:
                 result[text] = why_no_op(called)
         return result
 
-    def _reason(self, seen: _Seen) -> str:
+    def _reason(self, seen: _Seen, called: Mapping[nn.Module, int]) -> str:
         site, module = seen.target.site, seen.target.module
         if seen.without:
             return seen.without
@@ -458,5 +459,4 @@ class Recorder:
             return why_no_op([(seen.target, seen.ops)])
         if seen.calls:
             return f"the module was called {seen.calls} time(s) in this run, counted from 0."
-        known = {s.target.module: s.calls for s in self._seen}
-        return never_called(site.path, self._modules, known | self._parents)
+        return never_called(site.path, self._modules, called)

@@ -21,6 +21,7 @@ MAX_CELLS = 4_096
 MAX_PAGE = 20_000
 MAX_DIMS = 64
 _BIG = 1 << 53
+_ALL = 100
 _WHICH = ("latest", "baseline", "difference")
 
 Which = Literal["latest", "baseline", "difference"]
@@ -108,7 +109,23 @@ def tile(params: dict[str, Any]) -> TileParams:
         max_rows=number(params, "max_rows", 1, MAX_CELLS),
         max_columns=number(params, "max_columns", 1, MAX_CELLS),
         index=numbers(params, "index", MAX_DIMS),
+        rows_dim=_dim(params, "rows_dim"),
+        columns_dim=_dim(params, "columns_dim"),
+        percentile=_percentile(params),
     )
+
+
+def _dim(params: dict[str, Any], name: str) -> int | None:
+    return None if params.get(name) is None else number(params, name, 0, MAX_DIMS)
+
+
+def _percentile(params: dict[str, Any]) -> float | None:
+    value = params.get("percentile")
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= _ALL:
+        raise RequestError("'percentile' is not a number above 0 and at most 100.")
+    return float(value)
 
 
 def _is_int(value: Any) -> bool:

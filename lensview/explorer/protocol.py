@@ -325,8 +325,9 @@ class TileParams:
     """Params of ``tile``. `which` picks the latest run (edited where interventions are on), the
     run without interventions, or their difference. `window` is ``[row0, row1, column0,
     column1]`` in source cells, half open, or null for everything. `max_rows` and `max_columns`
-    bound the reply (the page passes its pixels). `index` fixes the leading dims, one int each;
-    missing ones are 0."""
+    bound the reply (the page passes its pixels). `rows_dim` and `columns_dim` are the tensor's dims
+    that are shown down and across, null for the last two; `index` fixes the others, one int each
+    in order; missing ones are 0. With a `percentile`, the reply has a `reach`."""
 
     site: str
     which: Literal["latest", "baseline", "difference"]
@@ -334,6 +335,9 @@ class TileParams:
     max_rows: int
     max_columns: int
     index: list[int]
+    rows_dim: int | None = None
+    columns_dim: int | None = None
+    percentile: float | None = None
 
 
 @dataclass(frozen=True)
@@ -345,8 +349,11 @@ class TileReply:
     `plane` = ``[rows, columns]``. `shape` is the whole tensor's. `low` and `high` are the finite
     extremes of the plane, null where it has none; `nan`, `inf` its counts. `stats` is a line of
     statistics over the whole tensor. `row_labels` are token labels, one for each source row of
-    `window`, only where the plane's rows are the run's tokens, else empty. `note` says what the
-    reader must know ("each cell is the largest of 4 x 2", "rows are not tokens"), or is empty.
+    `window`, only where the plane's rows are the run's tokens, else empty; `column_labels` too.
+    `note` says what the reader must know ("each cell is the largest of 4 x 2", "rows are not
+    tokens"), or is empty. `rows_dim` and `columns_dim` are the dims shown, -1 where the tensor has
+    too few; `dims` names every dim, "" where it is not known. `reach` is the magnitude that the
+    asked percentage of the plane's finite values do not exceed; of a sample where `sampled`.
     """
 
     site: str
@@ -366,6 +373,12 @@ class TileReply:
     stats: str
     row_labels: list[str]
     note: str
+    rows_dim: int
+    columns_dim: int
+    dims: list[str]
+    column_labels: list[str]
+    reach: float | None
+    sampled: bool
 
 
 # --- views of a site besides its heatmap ---------------------------------------------------------

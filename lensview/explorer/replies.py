@@ -19,9 +19,10 @@ from ..modules import ModuleRow
 from ..session import Session
 from ..sites import Site
 from ..tensors.labels import token_labels
+from ..tensors.planes import plane_dims
 from ..tensors.tiles import Tile
-from ..traces.tokens import UNUSUAL_ROWS
 from ..traces.trace import Trace
+from .dims import dim_names, labels_beside
 from .protocol import (
     MAX_MESSAGE_BYTES,
     PROTOCOL_VERSION,
@@ -45,7 +46,6 @@ MAX_NOTE = 2_000
 MAX_ROW_ERROR = 600
 _OVERHEAD = 8 << 10
 _SHORTEST_LABEL = 4
-PAD = "(pad)"
 
 
 def json_bytes(value: Any) -> int:
@@ -222,6 +222,9 @@ def tile_reply(session: Session, latest: Latest, wanted: TileParams) -> tuple[Ti
         "max_rows": wanted.max_rows,
         "max_columns": wanted.max_columns,
         "index": tuple(wanted.index),
+        "rows_dim": wanted.rows_dim,
+        "columns_dim": wanted.columns_dim,
+        "percentile": wanted.percentile,
     }
     shown = baseline if wanted.which == "baseline" else trace
     if wanted.which == "difference":
@@ -230,7 +233,9 @@ def tile_reply(session: Session, latest: Latest, wanted: TileParams) -> tuple[Ti
     else:
         tile = session.tile(shown, site, **options)
         stats = session.stats(shown, site).line()
-    labels, note = _row_labels(shown, site, tile, wanted.index)
+    names = dim_names(shown, site, getattr(session.root, "config", None))
+    rows, columns, note = _labels(shown, site, tile, names, wanted)
+    down, across = plane_dims(tile.shape, wanted.rows_dim, wanted.columns_dim)
     reply = TileReply(
         site=site,
         run=latest.run,
@@ -247,8 +252,14 @@ def tile_reply(session: Session, latest: Latest, wanted: TileParams) -> tuple[Ti
         nan=tile.nan,
         inf=tile.inf,
         stats=stats,
-        row_labels=labels,
+        row_labels=rows,
         note="; ".join(n for n in (tile.note, note, shown.placement_note(site)) if n),
+        rows_dim=-1 if down is None else down,
+        columns_dim=-1 if across is None else across,
+        dims=names,
+        column_labels=columns,
+        reach=tile.reach,
+        sampled=tile.sampled,
     )
     return reply, tile.data
 
@@ -264,27 +275,20 @@ def _traces(latest: Latest) -> tuple[Trace, Trace]:
     return latest.trace, latest.baseline
 
 
-_TOKEN_DIMS = 3
-"""Batch, tokens, features: only then is the plane of a batch row one row per token."""
-
-
-def _row_labels(trace: Trace, site: str, tile: Tile, index: Sequence[int]) -> tuple[list[str], str]:
-    """One label per source row of the tile's window, and a remark."""
-    tokens = trace.tokens
-    if tokens is None:
-        return [], ""
-    rows = trace.rows(site)
-    if rows in UNUSUAL_ROWS:
-        return [], f"rows: {rows}"
-    if len(tile.shape) != _TOKEN_DIMS or rows != "tokens":
-        return [], "" if len(tile.shape) < _TOKEN_DIMS else "rows are not tokens"
-    row = index[0] if index else 0
-    labels = [PAD] * tile.plane[0]
-    for column, label in zip(tokens.positions(row), tokens.labels[row], strict=True):
-        labels[column] = label
-    wanted = labels[tile.window[0] : tile.window[1]]
-    fitting = fit_labels(wanted, MAX_MESSAGE_BYTES - len(tile.data) - _OVERHEAD)
-    return fitting, "" if fitting or not wanted else "too many rows to label: zoom in"
+def _labels(
+    trace: Trace, site: str, tile: Tile, names: Sequence[str], wanted: TileParams
+) -> tuple[list[str], list[str], str]:
+    """One label per source row and per source column of the tile's window, and a remark."""
+    down, across, note = labels_beside(
+        trace, site, names, wanted.index, wanted.rows_dim, wanted.columns_dim
+    )
+    row0, row1, column0, column1 = tile.window
+    budget = MAX_MESSAGE_BYTES - len(tile.data) - _OVERHEAD
+    rows = fit_labels(down[row0:row1], budget // 2 if across else budget)
+    columns = fit_labels(across[column0:column1], budget // 2 if down else budget)
+    if len(rows) + len(columns) < len(down[row0:row1]) + len(across[column0:column1]):
+        note = "too many rows to label: zoom in"
+    return rows, columns, note
 
 
 def value_text(

@@ -11,44 +11,94 @@ from torch import Tensor
 from .dense import dense, full_shape, real, within
 
 
-def plane(tensor: Tensor, index: Sequence[int] = ()) -> Tensor:
+def plane(
+    tensor: Tensor,
+    index: Sequence[int] = (),
+    rows_dim: int | None = None,
+    columns_dim: int | None = None,
+) -> Tensor:
     """The 2-D part of a tensor that is shown.
 
-    A 0-d tensor is (1, 1), a vector (1, n), a matrix itself. Of more dims the last two are shown,
-    and `index` fixes the leading ones. Nested tensors give the component that ``index[0]`` names
-    (ragged vectors: all of them, NaN after each one's end).
+    A 0-d tensor is (1, 1), a vector (1, n), a matrix itself. Of more dims two are shown, the last
+    two unless others are chosen, and `index` fixes the rest. Nested tensors give the component
+    that ``index[0]`` names (ragged vectors: all of them, NaN after each one's end).
 
     Args:
-        index: one int per leading dim; missing ones are 0, negatives count from the end.
+        index: one int per dim that is not shown, in order; missing ones are 0, negatives count
+            from the end.
+        rows_dim: which dim of the tensor goes down; None is the last but one.
+        columns_dim: which dim goes across; None is the last one. Either both are given or, of a
+            vector, the one that it has: as rows it is (n, 1).
 
     Returns:
         (rows, columns) on the tensor's device, in its dtype; a view where that is possible.
 
     Raises:
-        IndexError: `index` is out of range, or longer than the leading dims.
+        IndexError: `index` or a dim is out of range, or `index` longer than the other dims.
+        ValueError: one dim for both, or one of two; other than the last two of a nested tensor.
         TypeError: a kind of tensor that cannot be read.
     """
-    return described_plane(tensor, index)[0]
+    return described_plane(tensor, index, rows_dim, columns_dim)[0]
 
 
-def described_plane(tensor: Tensor, index: Sequence[int]) -> tuple[Tensor, str]:
+def described_plane(
+    tensor: Tensor,
+    index: Sequence[int],
+    rows_dim: int | None = None,
+    columns_dim: int | None = None,
+) -> tuple[Tensor, str]:
     """`plane`, and a remark on what was done to get it, or ""."""
     if tensor.is_nested:
+        if (rows_dim, columns_dim) != (None, None):
+            raise ValueError("Of a nested tensor the last two dims are shown; no others can be.")
         return _nested_plane(tensor, index)
     shape = tuple(tensor.shape)
-    leading = shape[:-2]
-    if len(index) > len(leading):
+    down, across = plane_dims(shape, rows_dim, columns_dim)
+    others = [dim for dim in range(len(shape)) if dim not in (down, across)]
+    if len(index) > len(others):
         raise IndexError(
-            f"The index {tuple(index)} fixes {len(index)} leading dims, but a tensor of shape "
-            f"{shape} has {len(leading)} before the two that are shown."
+            f"The index {tuple(index)} fixes {len(index)} dims, but a tensor of shape "
+            f"{shape} has {len(others)} beside those that are shown."
         )
     flat, remark = dense(tensor)
-    chosen = tuple(within(i, dim, shape) for dim, i in enumerate(index))
-    if 0 in leading:
-        return flat.new_empty((0, shape[-1])), remark
-    chosen += (0,) * (len(leading) - len(chosen))
-    flat = flat[chosen]
-    return flat.reshape(1, -1) if flat.dim() < 2 else flat, remark
+    chosen = {dim: within(i, dim, shape) for dim, i in zip(others, index, strict=False)}
+    if any(shape[dim] == 0 for dim in others):
+        empty = flat.new_empty((0, 1 if across is None else shape[across]))
+        return empty, remark
+    # From the last one on, so that the dims before keep their numbers.
+    for dim in reversed(others):
+        flat = flat.select(dim, chosen.get(dim, 0))
+    if down is None or across is None:
+        return flat.reshape(1, -1) if down is None else flat.reshape(-1, 1), remark
+    return flat.T if down > across else flat, remark
+
+
+def plane_dims(
+    shape: Sequence[int], rows_dim: int | None = None, columns_dim: int | None = None
+) -> tuple[int | None, int | None]:
+    """The dims of a tensor of `shape` that a plane shows down and across, counted from the front;
+    None where it has none for that side.
+
+    Raises:
+        IndexError, ValueError: as `plane`.
+    """
+    down, across = (_dim(d, shape) for d in (rows_dim, columns_dim))
+    if down is None and across is None:
+        last = len(shape) - 1
+        return (last - 1 if last > 0 else None), (last if last >= 0 else None)
+    if len(shape) > 1 and (down is None or across is None):
+        raise ValueError("Choose both dims, rows and columns, or none.")
+    if down == across:
+        raise ValueError(f"Dim {down} cannot be both rows and columns.")
+    return down, across
+
+
+def _dim(dim: int | None, shape: Sequence[int]) -> int | None:
+    if dim is None:
+        return None
+    if not -len(shape) <= dim < len(shape):
+        raise IndexError(f"There is no dim {dim} in a tensor of shape {tuple(shape)}.")
+    return dim % len(shape)
 
 
 def _nested_plane(tensor: Tensor, index: Sequence[int]) -> tuple[Tensor, str]:

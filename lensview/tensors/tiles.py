@@ -18,6 +18,7 @@ from torch import Tensor
 from .dense import dtype_text, full_shape, is_integral, is_magnitude, real
 from .differences import difference
 from .elements import element
+from .percentiles import magnitude
 from .planes import described_plane, plane, ragged_pads
 
 __all__ = ["MAX_TILE_BYTES", "Tile", "difference", "element", "plane", "tile"]
@@ -57,6 +58,9 @@ class Tile:
         nan: how many values of the whole plane are NaN.
         inf: how many values of the whole plane are infinite.
         note: what a reader of the picture must know, or "".
+        reach: the magnitude that the asked percentage of the plane's finite values do not exceed;
+            None where none was asked for, or nothing is finite.
+        sampled: whether `reach` is that of a sample of the plane, which is large.
     """
 
     data: bytes
@@ -73,6 +77,8 @@ class Tile:
     nan: int
     inf: int
     note: str
+    reach: float | None = None
+    sampled: bool = False
 
 
 def tile(
@@ -81,8 +87,12 @@ def tile(
     max_rows: int = 512,
     max_columns: int = 512,
     index: Sequence[int] = (),
+    *,
+    rows_dim: int | None = None,
+    columns_dim: int | None = None,
+    percentile: float | None = None,
 ) -> Tile:
-    """Reduce a window of `plane(tensor, index)` to at most `max_rows` x `max_columns` cells.
+    """Reduce a window of `plane(tensor, index, …)` to at most `max_rows` x `max_columns` cells.
 
     Each source cell belongs to exactly one cell of the tile. The work is done on the tensor's
     device; what leaves it is the tile. Where the limits would give more than `MAX_TILE_BYTES`,
@@ -90,15 +100,19 @@ def tile(
 
     Args:
         window: (row0, row1, column0, column1) in source cells, half open; None is the plane.
+        index, rows_dim, columns_dim: as `plane` takes them.
+        percentile: above 0, up to 100: also find the magnitude that so many of the plane's finite
+            values do not exceed.
 
     Raises:
-        IndexError: `index` or `window` is out of range.
-        ValueError: a limit below 1, or a window of other than 4 ints.
+        IndexError: `index`, `window` or a dim is out of range.
+        ValueError: a limit below 1, a window of other than 4 ints, dims or a percentile that make
+            no sense.
         TypeError: a kind of tensor that cannot be read.
     """
     if min(max_rows, max_columns) < 1:
         raise ValueError(f"A tile has at least 1 x 1 cells, not {max_rows} x {max_columns}.")
-    source, remark = described_plane(tensor, index)
+    source, remark = described_plane(tensor, index, rows_dim, columns_dim)
     height, width = source.shape
     bounds = _window(window, height, width)
     row0, row1, column0, column1 = bounds
@@ -106,6 +120,7 @@ def tile(
     cells = _pool(source[row0:row1, column0:column1], row_step, column_step)
     low, high, nan, inf = _extremes(source)
     picture, rounded = _float32(cells, source)
+    reach, sampled = (None, False) if percentile is None else magnitude(source, percentile)
     notes = (
         remark,
         "magnitudes of complex numbers" if is_magnitude(source) else "",
@@ -128,6 +143,8 @@ def tile(
         nan=nan - ragged_pads(tensor),
         inf=inf,
         note="; ".join(n for n in notes if n),
+        reach=reach,
+        sampled=sampled,
     )
 
 

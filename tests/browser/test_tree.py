@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -134,6 +135,7 @@ def test_badges_and_bars(open_notebook: Open) -> None:
     )
     gap, size = json.loads(notebook.text(3))
     title = edited.locator(".lv-cell-bar")
+    expect(title).to_have_attribute("title", re.compile("rms of the change"))
     said = title.get_attribute("title") or ""
     assert float(said.split("rms of the change ")[1]) == pytest.approx(gap, rel=1e-3)
     view.mark("search").fill("embed")
