@@ -7,6 +7,7 @@ import { Heatmap } from "./heatmap";
 import { Interventions } from "./interventions";
 import { guardKeys } from "./keys";
 import { Page } from "./page";
+import { Ranks } from "./ranks";
 import { splitter } from "./splitter";
 import type { PageState } from "./state";
 import { style } from "./style";
@@ -37,6 +38,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   });
   frame.append(
     new Header(page, signal).element,
+    new Ranks(page, signal).element,
     h("div", { class: "lv-main" },
       new Tree(page, signal).element,
       splitter(frame, signal),

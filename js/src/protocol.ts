@@ -14,7 +14,8 @@ export type Method =
   | "tile"
   | "value"
   | "interventions"
-  | "cancel";
+  | "cancel"
+  | "ranks";
 
 /** A float of Python: what JSON cannot write comes as a string. */
 export type Float = number | "nan" | "inf" | "-inf";
@@ -94,6 +95,7 @@ export interface Hello {
   takes_text: boolean;
   operations: string[];
   state: State;
+  ranks: number;
 }
 
 /** `[name, depth, class, parameters, weights, note]` */
@@ -120,6 +122,7 @@ export interface TileParams {
   max_rows: number;
   max_columns: number;
   index: number[];
+  rank: number | null;
 }
 
 export interface TileReply {
@@ -142,6 +145,24 @@ export interface TileReply {
   note: string;
 }
 
+export interface RankRow {
+  rank: number;
+  group: number;
+  host: string;
+  state: string;
+  doing: string;
+  since: Float;
+  memory: number;
+  gpu_memory: number;
+  line: string;
+}
+
+export interface RanksReply {
+  rows: RankRow[];
+  pieces: number;
+  lies: string;
+}
+
 export type Outgoing = Request & { kind: "req" };
 
 export type Incoming =
@@ -159,9 +180,10 @@ export interface Params {
   run: { prompt: string };
   select: { site: string };
   tile: TileParams;
-  value: { site: string; which: Which; index: number[] };
+  value: { site: string; which: Which; index: number[]; rank: number | null };
   interventions: { rows: InterventionRow[] };
   cancel: { id: string };
+  ranks: { site: string };
 }
 
 /** What each method answers. */
@@ -175,4 +197,5 @@ export interface Results {
   value: { text: string };
   interventions: State;
   cancel: Record<string, never>;
+  ranks: RanksReply;
 }

@@ -24,6 +24,8 @@ export interface PageState {
   problem: string;
   fatal: boolean;
   notice: string;
+  /** Whose piece of which value the heatmap shows, in place of the whole. */
+  piece: { site: string; rank: number } | null;
 }
 
 const NO_STATE: State = {
@@ -53,6 +55,7 @@ export const INITIAL: PageState = {
   problem: "",
   fatal: false,
   notice: "",
+  piece: null,
 };
 
 export type Listener = (now: PageState, before: PageState) => void;
@@ -82,6 +85,11 @@ export class Store {
 /** The rows to show: those on their way to the kernel, else the kernel's. */
 export function rowsOf(state: PageState): InterventionRow[] {
   return state.sentRows ?? state.kernel.interventions;
+}
+
+/** The rank whose piece of the selected value is shown; null: the whole. */
+export function pieceOf({ piece, selected }: PageState): number | null {
+  return piece?.site === selected ? piece.rank : null;
 }
 
 /** Whether there is a run without interventions to compare with. */

@@ -5,7 +5,8 @@ import controls from "./style/controls.css";
 import header from "./style/header.css";
 import heatmap from "./style/heatmap.css";
 import layout from "./style/layout.css";
+import ranks from "./style/ranks.css";
 import tables from "./style/tables.css";
 import tree from "./style/tree.css";
 
-export const style = [base, layout, controls, header, tree, heatmap, tables].join("\n");
+export const style = [base, layout, controls, header, tree, heatmap, tables, ranks].join("\n");

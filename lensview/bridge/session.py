@@ -26,6 +26,7 @@ from .job import RankState
 from .looking import Looking
 from .pending import Pending
 from .remote import RemoteTrace
+from .states import RankView, views
 from .summary import error_of, generation_of, plan_body
 from .team import Team
 
@@ -61,6 +62,10 @@ class RankSession(Looking):
     def ranks(self) -> tuple[RankState, ...]:
         """What is known of each rank: its process, its memory, its last lines."""
         return tuple(self._team.ranks)
+
+    def states(self) -> tuple[RankView, ...]:
+        """What each rank does, since when, its memory and its last line; nothing is asked of it."""
+        return views(self._team.job)
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:

@@ -21,6 +21,7 @@ from . import params
 from .jobs import READ, RUN, Answer, Job, Jobs, Lane, Later, Work, error_text
 from .params import RequestError
 from .protocol import Failed, Ok, Request, TileParams
+from .ranks import one_rank, rank_methods
 from .replies import hello, missing, outputs_page, state_of, tile_reply, tree_page, value_text
 from .rows import entries_from, read_rows
 from .runs import Runs, noting_failure
@@ -60,6 +61,7 @@ class Handlers:
             "value": self._value,
             "interventions": self._interventions,
             "cancel": self._cancel,
+            **rank_methods(runs, self._read),
         }
 
     def handle(self, content: Any, buffers: Sequence[Any] = ()) -> None:
@@ -153,15 +155,19 @@ class Handlers:
         self._read(request, self._looking(wanted.site, wanted.which, lambda: self._cut(wanted)))
 
     def _cut(self, wanted: TileParams) -> Answer:
-        reply, cells = tile_reply(self._runs.session, self._runs.latest, wanted)
+        session = one_rank(self._runs.session, wanted.rank)
+        reply, cells = tile_reply(session, self._runs.latest, wanted)
         return Answer(asdict(reply), [cells])
 
     def _value(self, request: Request) -> None:
         site, which = params.text(request.params, "site"), params.which(request.params)
         index = params.numbers(request.params, "index", params.MAX_DIMS)
 
+        rank = params.rank(request.params)
+
         def work(job: Job) -> Answer:
-            text = value_text(self._runs.session, self._runs.latest, site, which, index)
+            session = one_rank(self._runs.session, rank)
+            text = value_text(session, self._runs.latest, site, which, index)
             return Answer({"text": text})
 
         self._read(request, work)

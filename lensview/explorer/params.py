@@ -20,6 +20,7 @@ MAX_CELLS = 4_096
 """Rows or columns of a tile: more than a screen has pixels."""
 MAX_PAGE = 20_000
 MAX_DIMS = 64
+MAX_RANKS = 1 << 16
 _BIG = 1 << 53
 _WHICH = ("latest", "baseline", "difference")
 
@@ -108,7 +109,13 @@ def tile(params: dict[str, Any]) -> TileParams:
         max_rows=number(params, "max_rows", 1, MAX_CELLS),
         max_columns=number(params, "max_columns", 1, MAX_CELLS),
         index=numbers(params, "index", MAX_DIMS),
+        rank=rank(params),
     )
+
+
+def rank(params: dict[str, Any]) -> int | None:
+    """Whose piece is meant; None is the whole."""
+    return None if params.get("rank") is None else number(params, "rank", 0, MAX_RANKS)
 
 
 def _is_int(value: Any) -> bool:

@@ -26,9 +26,10 @@ Method = Literal[
     "run",  # {prompt} -> State; superseded by a later run
     "select",  # {site} -> {site}: the canonical text; sets the `selected` trait
     "tile",  # TileParams -> TileReply + one float32 buffer; superseded per view
-    "value",  # {site, which, index} -> {text}: one element, exactly
+    "value",  # {site, which, index, rank} -> {text}: one element, exactly
     "interventions",  # {rows: InterventionRow[]} -> State; validates, then runs again
     "cancel",  # {id} -> {}: asks the request with this id to stop
+    "ranks",  # {site} -> RanksReply; no rank is asked for it
 ]
 
 
@@ -148,7 +149,8 @@ class State:
 class Hello:
     """Reply to ``hello``: what does not change while the explorer lives, and the state.
 
-    `operations` are those that can be typed in the table; a locked row may have another.
+    `operations` are those that can be typed in the table; a locked row may have another. `ranks`
+    is how many processes hold the model, 0 where it is in the kernel's own.
     """
 
     version: int
@@ -158,6 +160,7 @@ class Hello:
     takes_text: bool
     operations: list[str]
     state: State
+    ranks: int = 0
 
 
 @dataclass(frozen=True)
@@ -197,7 +200,8 @@ class TileParams:
     run without interventions, or their difference. `window` is ``[row0, row1, column0,
     column1]`` in source cells, half open, or null for everything. `max_rows` and `max_columns`
     bound the reply (the page passes its pixels). `index` fixes the leading dims, one int each;
-    missing ones are 0."""
+    missing ones are 0. `rank` asks for what that rank holds of the value, not null only
+    where ``ranks`` says that it lies in pieces."""
 
     site: str
     which: Literal["latest", "baseline", "difference"]
@@ -205,6 +209,7 @@ class TileParams:
     max_rows: int
     max_columns: int
     index: list[int]
+    rank: int | None = None
 
 
 @dataclass(frozen=True)
@@ -237,6 +242,33 @@ class TileReply:
     stats: str
     row_labels: list[str]
     note: str
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """One rank: `state` is starting, idle, running, stopped or gone; `doing` a command, or how it
+    ended; `since` seconds; `memory` and `gpu_memory` bytes; `line` the last that it printed."""
+
+    rank: int
+    group: int
+    host: str
+    state: str
+    doing: str
+    since: float
+    memory: int
+    gpu_memory: int
+    line: str
+
+
+@dataclass(frozen=True)
+class RanksReply:
+    """Reply to ``ranks``: no rows where the session is in one process. `pieces` is in how many
+    pieces the value at `site` lies, 0 where not in any that can be shown; `lies` says how it lies
+    over the ranks."""
+
+    rows: list[RankRow]
+    pieces: int
+    lies: str
 
 
 def message(body: Request | Ok | Failed | Cancelled | Progress | Event) -> dict[str, Any]:

@@ -33,6 +33,8 @@ BODIES = [
     "OutputsPage",
     "TileParams",
     "TileReply",
+    "RankRow",
+    "RanksReply",
 ]
 
 
