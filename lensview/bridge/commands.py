@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ from ..tensors.stats import stats
 from ..tensors.tiles import difference, element, tile
 from ..traces.trace import Trace
 from ..watch import Watch
-from .loading import Say, keep_tokenizer, load
+from .loading import Say, keep_tokenizer, load, named
 from .pieces import piece_of
 from .summary import generation_body, reports_body, trace_body, trusted
 
 Body = Mapping[str, Any]
+EXTRACTION = "lensview.datasets.extraction"
 
 
 class Commands:
@@ -128,6 +130,23 @@ class Commands:
         self._traces.update(zip(numbers, generation, strict=True))
         return generation_body(generation, numbers)
 
+    def extract_dataset(self, body: Body, watch: Watch) -> None:
+        """This group's share of a dataset, written by the group's first rank."""
+        plan, items = self.plan(body), body["items"]
+        # Found by name: the import of datasets waits until there is one.
+        import_module(EXTRACTION).extract_dataset(
+            self.session.root,
+            named(items)() if isinstance(items, str) else items,
+            plan.sites,
+            body["path"],
+            plan.interventions,
+            tokenizer=self.session.tokenizer,
+            rank=body["worker"],
+            world_size=body["workers"],
+            watch=watch,
+            **body["options"],
+        )
+
     def plan(self, body: Body) -> Plan:
         """The plan in a command, ready to run."""
         self.planned = trusted(Plan.from_json(*body["plan"]))
@@ -200,7 +219,7 @@ class Commands:
 
 
 RUNS: dict[str, Callable[[Commands, Any, Any], Any]] = {
-    name: getattr(Commands, name) for name in ("ping", "trace", "generate")
+    name: getattr(Commands, name) for name in ("ping", "trace", "generate", "extract_dataset")
 }
 """What every rank does in step, on its main thread."""
 READS: dict[str, Callable[[Commands, Any], Any]] = {

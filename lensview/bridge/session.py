@@ -22,6 +22,7 @@ from ..interventions import Intervention
 from ..plan import Plan
 from ..traces.trace import Trace, extracted
 from ..watch import Watch
+from .extracting import Extracting
 from .job import RankState
 from .looking import Looking
 from .pending import Pending
@@ -34,7 +35,7 @@ Start = Callable[[], tuple[Team, dict[str, Any], Any]]
 """Starts the ranks: the team, what rank 0 said of the model, and the tokenizer."""
 
 
-class RankSession(Looking):
+class RankSession(Looking, Extracting):
     """A model over several processes, driven from this one. Make it with `lensview.launch`.
 
     Attributes:
@@ -122,6 +123,7 @@ class RankSession(Looking):
         keep_output: bool = False,
         keep: Any = None,
         stop: bool = False,
+        grad: bool = False,
         max_bytes: int | None = None,
         watch: Watch | None = None,
     ) -> Trace:
@@ -132,13 +134,20 @@ class RankSession(Looking):
 
         Raises:
             WorkerError: a rank failed, hangs or disagrees; all were stopped.
-            InputError: the inputs cannot be sent, or `keep_output` is asked for.
+            InputError: the inputs cannot be sent, or `keep_output` or `grad` is asked for.
             LensError, Exception: what `lensview.trace` raises, where all ranks raise it.
         """
         if keep_output:
             raise InputError(
                 "A model's whole output stays on the ranks. Record what you need of it: "
                 'sites=[":output[logits]"], or read trace.logits.'
+            )
+        if grad:
+            raise InputError(
+                "A loss is made from tensors of the process that has the graph, and that is the "
+                "ranks' here. Where gradients are needed, run one script on every rank, with "
+                "lensview.trace(model, inputs, grad=True) in it and torchrun around it: "
+                "docs/tensor-parallel.md, 'In a script'."
             )
         plan = Plan.make(sites, interventions, keep=keep, stop=stop, max_bytes=max_bytes)
         body = {"plan": plan_body(plan), "inputs": inputs, "chat": chat}

@@ -220,6 +220,10 @@ class Team:
 
     def _go_on_cancelling(self) -> None:
         """Ranks may still be in a command that an interrupt gave up; the next one waits for it."""
+        with self._turn:
+            self._step_left()
+
+    def _step_left(self) -> None:
         for item in list(self._left):
             left, cancel = item
             cancel.step()
