@@ -11,7 +11,7 @@ import type { Page } from "./page";
 import { Picture } from "./picture";
 import { place, Pointer, type Frame } from "./pointer";
 import { blockOf, Readout } from "./readout";
-import type { PageState } from "./state";
+import { pieceOf, type PageState } from "./state";
 import type { Theme } from "./theme";
 import { Tiles } from "./tiles";
 
@@ -97,7 +97,8 @@ export class Heatmap {
     // The plane may have other rows now, and a window that does not fit is an error.
     const regrown = rerun && now.kernel.tokens.length !== this.tokens;
     if (now.selected !== before.selected) this.bar.index = [];
-    if (now.selected !== before.selected || regrown) this.view = null;
+    const piece = pieceOf(now) !== pieceOf(before);
+    if (now.selected !== before.selected || regrown || piece) this.view = null;
     this.tokens = now.kernel.tokens.length;
     this.bar.update(now);
     this.ask();
@@ -122,6 +123,7 @@ export class Heatmap {
       which,
       run: kernel.run,
       index: this.bar.index.some((at) => at !== 0) ? [...this.bar.index] : [],
+      rank: pieceOf(this.page.store.now),
       view: this.view,
       rows: cells(height),
       columns: cells(width),

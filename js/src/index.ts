@@ -10,6 +10,7 @@ import { Heatmap } from "./heatmap";
 import { Interventions } from "./interventions";
 import { guardKeys } from "./keys";
 import { Page } from "./page";
+import { Ranks } from "./ranks";
 import { shortcuts } from "./shortcuts";
 import { side } from "./side";
 import { splitter } from "./splitter";
@@ -50,6 +51,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   shortcuts(root, exports.button, page, interventions, signal);
   frame.append(
     header.element,
+    new Ranks(page, signal).element,
     h("div", { class: "lv-main" },
       new Tree(page, signal).element,
       splitter(frame, signal),

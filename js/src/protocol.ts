@@ -35,7 +35,8 @@ export type Method =
   | "limits"
   | "code"
   | "save"
-  | "figure";
+  | "figure"
+  | "ranks";
 
 /** A float of Python: what JSON cannot write comes as a string. */
 export type Float = number | "nan" | "inf" | "-inf";
@@ -194,6 +195,7 @@ export interface Hello {
   takes_text: boolean;
   operations: string[];
   state: State;
+  ranks: number;
 }
 
 /** `[name, depth, class, parameters, weights, note, place]` */
@@ -245,6 +247,7 @@ export interface TileParams {
   rows_dim: number | null;
   columns_dim: number | null;
   percentile: Float | null;
+  rank: number | null;
 }
 
 export interface TileReply {
@@ -375,6 +378,24 @@ export interface SourceReply {
   note: string;
 }
 
+export interface RankRow {
+  rank: number;
+  group: number;
+  host: string;
+  state: string;
+  doing: string;
+  since: Float;
+  memory: number;
+  gpu_memory: number;
+  line: string;
+}
+
+export interface RanksReply {
+  rows: RankRow[];
+  pieces: number;
+  lies: string;
+}
+
 export type Outgoing = Request & { kind: "req" };
 
 export type Incoming =
@@ -392,7 +413,7 @@ export interface Params {
   run: { prompt: string };
   select: { site: string };
   tile: TileParams;
-  value: { site: string; which: Which; index: number[] };
+  value: { site: string; which: Which; index: number[]; rank: number | null };
   interventions: { rows: InterventionRow[] };
   sizes: { offset: number; limit: number };
   strips: { site: string };
@@ -416,6 +437,7 @@ export interface Params {
   code: Record<string, never>;
   save: { path: string; what: "trace" | "baseline" | "html"; replace: boolean };
   figure: Record<string, never>;
+  ranks: { site: string };
 }
 
 /** What each method answers. */
@@ -450,4 +472,5 @@ export interface Results {
   code: { text: string };
   save: SavedReply;
   figure: { text: string };
+  ranks: RanksReply;
 }

@@ -91,7 +91,7 @@ export class Readout {
   }
 
   private async ask(tile: Tile, cell: Cell): Promise<void> {
-    const params = { site: tile.reply.site, which: tile.which, index: tensorIndex(tile, cell) };
+    const params = { site: tile.reply.site, which: tile.which, index: tensorIndex(tile, cell), rank: tile.rank };
     const asked = JSON.stringify(params);
     this.asked = asked;
     try {

@@ -31,6 +31,8 @@ export interface PageState {
   picked: Picked | null;
   /** What rows of the table do by themselves, by id, as far as it was asked for. */
   effects: Readonly<Record<string, EffectReply>>;
+  /** Whose piece of which value the heatmap shows, in place of the whole. */
+  piece: { site: string; rank: number } | null;
 }
 
 const NO_STATE: State = {
@@ -71,6 +73,7 @@ export const INITIAL: PageState = {
   sizesOf: "",
   picked: null,
   effects: {},
+  piece: null,
 };
 
 export type Listener = (now: PageState, before: PageState) => void;
@@ -100,6 +103,11 @@ export class Store {
 /** The rows to show: those on their way to the kernel, else the kernel's. */
 export function rowsOf(state: PageState): InterventionRow[] {
   return state.sentRows ?? state.kernel.interventions;
+}
+
+/** The rank whose piece of the selected value is shown; null: the whole. */
+export function pieceOf({ piece, selected }: PageState): number | null {
+  return piece?.site === selected ? piece.rank : null;
 }
 
 /** Whether there is another run to compare with: without interventions, or one that was chosen. */

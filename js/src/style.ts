@@ -6,9 +6,10 @@ import header from "./style/header.css";
 import heatmap from "./style/heatmap.css";
 import layout from "./style/layout.css";
 import overlays from "./style/overlays.css";
+import ranks from "./style/ranks.css";
 import side from "./style/side.css";
 import tables from "./style/tables.css";
 import tree from "./style/tree.css";
 import views from "./style/views.css";
 
-export const style = [base, layout, controls, header, tree, heatmap, tables, views, side, overlays].join("\n");
+export const style = [base, layout, controls, header, tree, heatmap, tables, views, side, overlays, ranks].join("\n");

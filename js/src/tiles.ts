@@ -15,6 +15,7 @@ export interface Tile {
   cells: Float32Array;
   which: Which;
   index: readonly number[];
+  rank: number | null;
   window: Window;
   whole: Window;
 }
@@ -24,6 +25,8 @@ export interface Wanted {
   which: Which;
   run: number;
   index: readonly number[];
+  /** Whose piece; null: the whole. */
+  rank: number | null;
   /** null: all of the plane. */
   view: Window | null;
   rows: number;
@@ -72,6 +75,7 @@ export class Tiles {
           max_rows: rows,
           max_columns: columns,
           index: [...index],
+          rank: wanted.rank,
         },
         { key: "tile" },
       );
@@ -81,6 +85,7 @@ export class Tiles {
         cells: floats(buffers[0], result.rows * result.columns),
         which,
         index,
+        rank: wanted.rank,
         window: toWindow(result.window),
         whole: wholeOf(result.plane),
       };
@@ -104,6 +109,7 @@ function serves(tile: Tile, wanted: Wanted): boolean {
     reply.site === wanted.site &&
     reply.run === wanted.run &&
     tile.which === wanted.which &&
+    tile.rank === wanted.rank &&
     tile.index.join() === wanted.index.join() &&
     (sameWindow(view, tile.window)
       ? reply.row_step === step(rowsIn(view), wanted.rows) &&

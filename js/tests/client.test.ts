@@ -4,7 +4,7 @@ import type { Outgoing } from "../src/protocol";
 import { FakeModel, HELLO, TILE } from "./fakemodel";
 
 const TILE_PARAMS = {
-  site: "a", which: "latest", window: null, max_rows: 8, max_columns: 8, index: [],
+  site: "a", which: "latest", window: null, max_rows: 8, max_columns: 8, index: [], rank: null,
 } as const;
 
 let model: FakeModel;
@@ -17,7 +17,7 @@ const at = (i: number): Outgoing => {
   if (!request) throw new Error(`no request ${i}`);
   return request;
 };
-const tileParams = (): { site: string; which: "latest"; window: null; max_rows: number; max_columns: number; index: number[] } =>
+const tileParams = (): { site: string; which: "latest"; window: null; max_rows: number; max_columns: number; index: number[]; rank: null } =>
   ({ ...TILE_PARAMS, index: [] });
 
 beforeEach(() => {
@@ -78,7 +78,7 @@ describe("Client", () => {
   it("lets the latest call of a key win, and ignores what the earlier one is told", async () => {
     const first = client.call("tile", tileParams(), { key: "tile" });
     const second = client.call("tile", tileParams(), { key: "tile" });
-    const other = client.call("value", { site: "a", which: "latest", index: [] }, { key: "value" });
+    const other = client.call("value", { site: "a", which: "latest", index: [], rank: null }, { key: "value" });
     await expect(first.answer).rejects.toBeInstanceOf(CallCancelled);
     model.receive({ kind: "cancelled", id: at(0).id, reason: "superseded" });
     model.ok(at(1), TILE);

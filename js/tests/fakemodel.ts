@@ -91,7 +91,7 @@ export const STATE: State = {
 };
 
 export const HELLO: Hello = {
-  version: 1, title: "Tiny", summary: "3 parameters", modules: 4, takes_text: true,
+  version: 1, title: "Tiny", summary: "3 parameters", modules: 4, takes_text: true, ranks: 0,
   operations: ["zero", "scale", "add", "put", "clamp"], state: STATE,
 };
 

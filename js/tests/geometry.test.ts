@@ -69,7 +69,7 @@ describe("reading a tile", () => {
   const tile = (reply: object, index: number[] = []): Tile => {
     const merged = { ...TILE, ...reply };
     return {
-      reply: merged, cells: new Float32Array([1, 2, 3, 4, 5, 6]), which: "latest", index,
+      reply: merged, cells: new Float32Array([1, 2, 3, 4, 5, 6]), which: "latest", index, rank: null,
       window: { row0: 4, row1: 7, column0: 10, column1: 15 }, whole: wholeOf([9, 99]),
     };
   };

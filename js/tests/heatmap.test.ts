@@ -67,7 +67,7 @@ describe("Heatmap", () => {
     await open();
     expect(tiles()).toBe(1);
     expect(model.last("tile").params).toEqual({
-      site: "model.layers.0.mlp", which: "latest", window: null, max_rows: 256, max_columns: 352, index: [],
+      site: "model.layers.0.mlp", which: "latest", window: null, max_rows: 256, max_columns: 352, index: [], rank: null,
     });
     expect(panel.dataset["state"]).toBe("shown");
     expect(paints.length).toBeGreaterThan(0);
@@ -143,7 +143,7 @@ describe("Heatmap", () => {
     key("ArrowDown");
     expect(find('[data-test="readout"]').textContent).toContain("largest of 2 × 1 here: 1");
     await new Promise((resolve) => setTimeout(resolve, 250));
-    expect(model.last("value").params).toEqual({ site: "b", which: "latest", index: [0, 1, 0] });
+    expect(model.last("value").params).toEqual({ site: "b", which: "latest", index: [0, 1, 0], rank: null });
     expect(find('[data-test="readout-value"]').textContent).toBe("−0.12345678");
   });
 

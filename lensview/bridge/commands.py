@@ -9,22 +9,28 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..capture.generate import generate
 from ..capture.run import run
 from ..errors import IdleInterventionError, LensError
 from ..plan import Plan
 from ..session import LocalSession
+from ..tensors.stats import stats
+from ..tensors.tiles import difference, element, tile
 from ..traces.trace import Trace
 from ..watch import Watch
-from .loading import Say, keep_tokenizer, load
+from .loading import Say, keep_tokenizer, load, named
+from .pieces import piece_of
 from .summary import generation_body, reports_body, trace_body, trusted
 
 Body = Mapping[str, Any]
+EXTRACTION = "lensview.datasets.extraction"
 
 
 class Commands:
@@ -40,6 +46,7 @@ class Commands:
         self.rank = rank
         self.agreed: Any = None
         self.planned: Plan | None = None
+        self._ranks = 1
         self._folder = folder
         self._session: LocalSession | None = None
         self._traces: dict[int, Trace] = {}
@@ -59,7 +66,8 @@ class Commands:
         model, tokenizer = load(spec, say)
         self._session = LocalSession(model, tokenizer)
         self.agreed = self._session.title
-        number, self.rank = self.rank, self.rank % int(spec["tp"])
+        self._ranks = int(spec["tp"])
+        number, self.rank = self.rank, self.rank % self._ranks
         if number:
             return None
         kept = tokenizer is not None and keep_tokenizer(tokenizer, self._folder / "tokenizer")
@@ -123,6 +131,23 @@ class Commands:
         self._traces.update(zip(numbers, generation, strict=True))
         return generation_body(generation, numbers)
 
+    def extract_dataset(self, body: Body, watch: Watch) -> None:
+        """This group's share of a dataset, written by the group's first rank."""
+        plan, items = self.plan(body), body["items"]
+        # Found by name: the import of datasets waits until there is one.
+        import_module(EXTRACTION).extract_dataset(
+            self.session.root,
+            named(items)() if isinstance(items, str) else items,
+            plan.sites,
+            body["path"],
+            plan.interventions,
+            tokenizer=self.session.tokenizer,
+            rank=body["worker"],
+            world_size=body["workers"],
+            watch=watch,
+            **body["options"],
+        )
+
     def plan(self, body: Body) -> Plan:
         """The plan in a command, ready to run."""
         self.planned = trusted(Plan.from_json(*body["plan"]))
@@ -139,17 +164,27 @@ class Commands:
         return self.session.check(Plan.from_json(*body["plan"]).interventions)
 
     def tile(self, body: Body) -> Any:
-        """A picture of a record."""
-        return asdict(self.session.tile(self._trace(body["trace"]), **body["of"]))
+        """A picture of a record, or of one rank's piece of it."""
+        trace, of, rank = self._trace(body["trace"]), dict(body["of"]), body["rank"]
+        if rank is None:
+            return asdict(self.session.tile(trace, **of))
+        return asdict(tile(self._piece(trace, of.pop("site"), rank), **of))
 
     def difference_tile(self, body: Body) -> Any:
         """A picture of a record less another."""
         traces = self._trace(body["trace"]), self._trace(body["baseline"])
-        return asdict(self.session.difference_tile(*traces, **body["of"]))
+        of, rank = dict(body["of"]), body["rank"]
+        if rank is None:
+            return asdict(self.session.difference_tile(*traces, **of))
+        site = of.pop("site")
+        return asdict(tile(difference(*(self._piece(t, site, rank) for t in traces)), **of))
 
     def stats(self, body: Body) -> Any:
         """Statistics of a record."""
-        return asdict(self.session.stats(self._trace(body["trace"]), body["site"]))
+        trace, site, rank = self._trace(body["trace"]), body["site"], body["rank"]
+        if rank is None:
+            return asdict(self.session.stats(trace, site))
+        return asdict(stats(self._piece(trace, site, rank)))
 
     def sizes(self, body: Body) -> Any:
         """How large records are, or their differences."""
@@ -159,7 +194,13 @@ class Commands:
 
     def value(self, body: Body) -> str:
         """One element of a record."""
-        return self.session.value(self._trace(body["trace"]), body["site"], body["index"])
+        trace, site, rank = self._trace(body["trace"]), body["site"], body["rank"]
+        if rank is None:
+            return self.session.value(trace, site, body["index"])
+        return element(self._piece(trace, site, rank), body["index"])
+
+    def _piece(self, trace: Trace, site: str, rank: int) -> Tensor:
+        return piece_of(trace, site, rank, self._ranks)
 
     def fetch(self, body: Body) -> Any:
         """Records, whole."""
@@ -185,7 +226,7 @@ class Commands:
 
 
 RUNS: dict[str, Callable[[Commands, Any, Any], Any]] = {
-    name: getattr(Commands, name) for name in ("ping", "trace", "generate")
+    name: getattr(Commands, name) for name in ("ping", "trace", "generate", "extract_dataset")
 }
 """What every rank does in step, on its main thread."""
 READS: dict[str, Callable[[Commands, Any], Any]] = {

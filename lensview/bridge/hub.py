@@ -19,7 +19,7 @@ from .connection import JobKeys
 from .job import END, LAST_LINES, rank_name
 from .line import Parts
 from .relay import Relay, heading, renumbered
-from .wire import TO_HUB, TO_KERNEL, TO_RANKS, Message, WireError, frames, message_of
+from .wire import LONG, TO_HUB, TO_KERNEL, TO_RANKS, Message, WireError, frames, message_of
 
 LOAD = 1
 """The number of the load, which no kernel asked for."""
@@ -254,7 +254,3 @@ class Hub:
             for rank in range(1, len(self._ranks)):
                 if self._ranks[rank].here:
                     self._line.send(Message("over", 0, {"code": code, "why": why}), rank_name(rank))
-
-
-LONG = frozenset("ping trace generate extract extract_dataset".split())
-"""What ranks do in step, and what a kernel that comes later has to wait for or cancel."""

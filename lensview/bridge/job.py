@@ -32,7 +32,9 @@ class RankState:
     Attributes:
         rank: its number.
         pid: of its process; 0 until it has come.
-        doing: in a word or a few: "starting", "ready", …
+        doing: in a word or a few: "starting", "ready", "trace", …
+        since: when it began to.
+        running: whether that is a command.
         exit: its exit status once it has ended; negative is the number of a signal.
         ended_at: when that was told.
         stopped_at: since when it is stopped (SIGSTOP), by the kernel's clock; None where it is not.
@@ -40,12 +42,15 @@ class RankState:
         gone: why nothing is heard of it any more, where its end was not; else "".
         host: its machine, where that was told.
         memory: bytes of its process.
+        gpu_memory: bytes that it held on its GPU after its last command.
         lines: its last lines of output.
     """
 
     rank: int
     pid: int = 0
     doing: str = "starting"
+    since: float = field(default_factory=time.monotonic)
+    running: bool = False
     exit: int | None = None
     ended_at: float = 0.0
     stopped_at: float | None = None
@@ -53,7 +58,13 @@ class RankState:
     gone: str = ""
     host: str = ""
     memory: int = 0
+    gpu_memory: int = 0
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
+
+    def does(self, doing: str, running: bool = False) -> None:
+        """It does this from now on."""
+        if (self.doing, self.running) != (doing, running):
+            self.doing, self.running, self.since = doing, running, time.monotonic()
 
 
 class Job(ABC):
@@ -114,7 +125,7 @@ class Job(ABC):
 
     def note_doing(self, rank: int, doing: str) -> None:
         """Say what a rank is doing, for whoever waits for it."""
-        self.ranks[rank].doing = doing
+        self.ranks[rank].does(doing)
         self._unshown.append((rank, doing))
 
     def output_is_complete(self, number: int, ranks: Iterable[int]) -> bool:
@@ -130,10 +141,10 @@ class Job(ABC):
             self._note_line(state, str(told["line"]))
         elif state is not None and isinstance(code := told.get("exit"), int):
             state.exit, state.ended_at = code, time.monotonic()
-            state.doing = ended_how(code)
+            state.does(ended_how(code))
         elif state is not None and "gone" in told:
             state.gone, state.ended_at = str(told["gone"]), time.monotonic()
-            state.doing = "gone"
+            state.does("gone")
         elif state is not None and "host" in told:
             state.host = str(told["host"])
         elif state is not None and "state" in told:

@@ -108,7 +108,7 @@ def prepared(
             raise error_of(error, None, None)
         about = pending.result()
         for rank in team.ranks:
-            rank.doing = "ready"
+            rank.does("ready")
         return team, about, tokenizer(team, about)
     except BaseException:
         team.close()

@@ -31,7 +31,7 @@ def load(spec: Mapping[str, Any], say: Say) -> tuple[nn.Module, Any]:
     device = _join(int(spec["timeout"]), int(spec["tp"]))
     if spec["loader"]:
         say(f"calling {spec['loader']}")
-        loaded = _function(spec["loader"])(**spec["options"])
+        loaded = named(spec["loader"])(**spec["options"])
         model, tokenizer = loaded if isinstance(loaded, tuple) else (loaded, None)
         if not isinstance(model, nn.Module):
             raise LensError(
@@ -67,7 +67,8 @@ def _join(timeout: int, tp: int) -> torch.device:
     return torch.device("cpu")
 
 
-def _function(name: str) -> Callable[..., Any]:
+def named(name: str) -> Callable[..., Any]:
+    """The function that ``module:function`` names."""
     module, _, function = name.partition(":")
     found: Any = import_module(module)
     for part in function.split("."):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from ..capture.viewing import Viewing
 from ..errors import LensError
 from ..interventions import Intervention
@@ -19,6 +21,7 @@ from ..tensors.sizes import Size
 from ..tensors.stats import Stats
 from ..tensors.tiles import Tile
 from ..traces.trace import Trace
+from .pieces import piece_of
 from .remote import RemoteTrace
 from .summary import error_of, require_portable
 from .team import Team
@@ -41,11 +44,20 @@ class Looking(Viewing):
         max_rows: int = 512,
         max_columns: int = 512,
         index: Sequence[int] = (),
+        rank: int | None = None,
         **view: Any,
     ) -> Tile:
-        """What a screen can show of a record, made on rank 0."""
+        """What a screen can show of a record, made on rank 0.
+
+        Args:
+            rank: show what this rank holds of it alone.
+            view: which dims are shown and more, as in `lensview.tensors.tiles.tile`.
+
+        Raises:
+            PlacementError: with `rank`, for a record that does not lie in pieces.
+        """
         of = _of(trace, site, window, max_rows, max_columns, index) | view
-        return Tile(**self._read("tile", {"trace": _number(trace), "of": of}))
+        return Tile(**self._read("tile", {"trace": _number(trace), "of": of, "rank": rank}))
 
     def difference_tile(
         self,
@@ -56,17 +68,19 @@ class Looking(Viewing):
         max_rows: int = 512,
         max_columns: int = 512,
         index: Sequence[int] = (),
+        rank: int | None = None,
         **view: Any,
     ) -> Tile:
         """The same of `trace` minus `baseline`."""
         of = _of(trace, site, window, max_rows, max_columns, index) | view
-        body = {"trace": _number(trace), "baseline": _number(baseline), "of": of}
+        body = {"trace": _number(trace), "baseline": _number(baseline), "of": of, "rank": rank}
         return Tile(**self._read("difference_tile", body))
 
-    def stats(self, trace: Trace, site: str) -> Stats:
-        """Statistics of a record, made on rank 0."""
+    def stats(self, trace: Trace, site: str, rank: int | None = None) -> Stats:
+        """Statistics of a record, or of what one rank holds of it, made on rank 0."""
         trace.record(site)
-        return Stats(**self._read("stats", {"trace": _number(trace), "site": site}))
+        body = {"trace": _number(trace), "site": site, "rank": rank}
+        return Stats(**self._read("stats", body))
 
     def sizes(
         self, trace: Trace, sites: Sequence[str], baseline: Trace | None = None
@@ -76,11 +90,19 @@ class Looking(Viewing):
         body = {"trace": _number(trace), "sites": list(sites), "baseline": before}
         return [None if s is None else Size(*s) for s in self._read("sizes", body)]
 
-    def value(self, trace: Trace, site: str, index: Sequence[int]) -> str:
-        """One element of a record, exactly."""
+    def value(self, trace: Trace, site: str, index: Sequence[int], rank: int | None = None) -> str:
+        """One element of a record, or of what one rank holds of it, exactly."""
         trace.record(site)
-        body = {"trace": _number(trace), "site": site, "index": list(index)}
+        body = {"trace": _number(trace), "site": site, "index": list(index), "rank": rank}
         return str(self._read("value", body))
+
+    def piece(self, trace: Trace, site: str, rank: int) -> Tensor:
+        """What rank `rank` of the first group holds of a record.
+
+        Raises:
+            PlacementError: it does not lie in pieces, or is only a part of one.
+        """
+        return piece_of(trace, site, rank, len(self._team.job.groups[0]))
 
     def check(self, interventions: Sequence[Intervention]) -> list[str]:
         """Per intervention, what is wrong with its site, or that it cannot travel, or ""."""

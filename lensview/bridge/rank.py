@@ -102,6 +102,7 @@ class Worker:
         reply.body["agreed"] = self._commands.agreed
         reply.body["count"] = steps.count if steps else 0
         reply.body["warnings"] = [(w.category.__name__, str(w.message)) for w in caught]
+        reply.body["gpu"] = _gpu_bytes()
         self._steps.pop(message.id, None)
         self._line.send(reply)
 
@@ -125,6 +126,12 @@ class Worker:
                 self._line.send(reply)
             except Exception as error:
                 self._line.send(Message("failed", message.id, error_body(error, None)))
+
+
+def _gpu_bytes() -> int:
+    import torch
+
+    return torch.cuda.memory_reserved() if torch.cuda.is_available() else 0
 
 
 def _end_output(number: int) -> None:

@@ -22,10 +22,12 @@ from ..interventions import Intervention
 from ..plan import Plan
 from ..traces.trace import Trace, extracted
 from ..watch import Watch
+from .extracting import Extracting
 from .job import RankState
 from .looking import Looking
 from .pending import Pending
 from .remote import RemoteTrace
+from .states import RankView, views
 from .summary import error_of, generation_of, plan_body
 from .team import Team
 
@@ -33,7 +35,7 @@ Start = Callable[[], tuple[Team, dict[str, Any], Any]]
 """Starts the ranks: the team, what rank 0 said of the model, and the tokenizer."""
 
 
-class RankSession(Looking):
+class RankSession(Looking, Extracting):
     """A model over several processes, driven from this one. Make it with `lensview.launch`.
 
     Attributes:
@@ -61,6 +63,10 @@ class RankSession(Looking):
     def ranks(self) -> tuple[RankState, ...]:
         """What is known of each rank: its process, its memory, its last lines."""
         return tuple(self._team.ranks)
+
+    def states(self) -> tuple[RankView, ...]:
+        """What each rank does, since when, its memory and its last line; nothing is asked of it."""
+        return views(self._team.job)
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
@@ -117,6 +123,7 @@ class RankSession(Looking):
         keep_output: bool = False,
         keep: Any = None,
         stop: bool = False,
+        grad: bool = False,
         max_bytes: int | None = None,
         check: bool = False,
         watch: Watch | None = None,
@@ -128,13 +135,20 @@ class RankSession(Looking):
 
         Raises:
             WorkerError: a rank failed, hangs or disagrees; all were stopped.
-            InputError: the inputs cannot be sent, or `keep_output` is asked for.
+            InputError: the inputs cannot be sent, or `keep_output` or `grad` is asked for.
             LensError, Exception: what `lensview.trace` raises, where all ranks raise it.
         """
         if keep_output:
             raise InputError(
                 "A model's whole output stays on the ranks. Record what you need of it: "
                 'sites=[":output[logits]"], or read trace.logits.'
+            )
+        if grad:
+            raise InputError(
+                "A loss is made from tensors of the process that has the graph, and that is the "
+                "ranks' here. Where gradients are needed, run one script on every rank, with "
+                "lensview.trace(model, inputs, grad=True) in it and torchrun around it: "
+                "docs/tensor-parallel.md, 'In a script'."
             )
         plan = Plan.make(sites, interventions, keep=keep, stop=stop, max_bytes=max_bytes)
         body = {"plan": plan_body(plan), "inputs": inputs, "chat": chat, "check": check}

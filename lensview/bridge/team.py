@@ -21,7 +21,7 @@ from .job import Job, RankState, rank_name
 from .pending import Cancel, Pending
 from .shown import show, warn
 from .verdicts import Limits, Verdict, disagreement, verdict
-from .wire import Message
+from .wire import LONG, Message
 
 STEP_SECONDS = 0.05
 INTERRUPT_SECONDS = 4.0
@@ -119,6 +119,8 @@ class Team:
         message = Message(kind, pending.number, body)
         try:
             for rank in sorted(pending.waiting):
+                if kind in LONG:
+                    self.ranks[rank].does(kind, running=True)
                 self._line.send(message, rank_name(rank))
             self._wait(pending, watch, limits or self.limits)
         except (KeyboardInterrupt, SystemExit):
@@ -218,6 +220,10 @@ class Team:
 
     def _go_on_cancelling(self) -> None:
         """Ranks may still be in a command that an interrupt gave up; the next one waits for it."""
+        with self._turn:
+            self._step_left()
+
+    def _step_left(self) -> None:
         for item in list(self._left):
             left, cancel = item
             cancel.step()
@@ -310,6 +316,10 @@ class Team:
             state.alive_at = time.monotonic()
         with self._turn:
             pending = self._pending.get(message.id)
+            if message.kind in ("reply", "failed"):
+                state.gpu_memory = int(message.body.get("gpu", state.gpu_memory))
+                if state.running and pending is not None:
+                    state.does("ready")
             if message.kind == "hello":
                 state.pid = int(message.body["pid"])
                 self.job.note_doing(rank, "here")

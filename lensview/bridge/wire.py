@@ -26,6 +26,8 @@ TO_RANKS = frozenset(
 )
 TO_KERNEL = frozenset("hello progress reply failed paused where told beat attached refused".split())
 TO_HUB = frozenset("attach detach over".split())
+LONG = frozenset("ping trace generate extract extract_dataset".split())
+"""What ranks do in step; the rest is answered beside it."""
 MAX_HEADER = 64 << 20
 MAX_TENSORS = 1 << 16
 ALIGNED = 8

@@ -24,6 +24,7 @@ from .outputs import Outlook, outputs_page
 from .overlays import Overlays
 from .params import RequestError
 from .protocol import Failed, Ok, Request, TileParams
+from .ranks import one_rank, rank_methods
 from .replies import hello, missing, state_of, tile_reply, tree_page, value_text
 from .rows import entries_from, read_rows
 from .runs import Runs, noting_failure
@@ -69,6 +70,7 @@ class Handlers:
             "cancel": self._cancel,
             **Views(runs, self._read, self._looking).methods(),
             **Editing(self).methods(),
+            **rank_methods(runs, self._read),
         }
 
     def handle(self, content: Any, buffers: Sequence[Any] = ()) -> None:
@@ -168,15 +170,19 @@ class Handlers:
         self._read(request, self._looking(wanted.site, wanted.which, lambda: self._cut(wanted)))
 
     def _cut(self, wanted: TileParams) -> Answer:
-        reply, cells = tile_reply(self._runs.session, self._runs.shown(), wanted)
+        session = one_rank(self._runs.session, wanted.rank)
+        reply, cells = tile_reply(session, self._runs.shown(), wanted)
         return Answer(asdict(reply), [cells])
 
     def _value(self, request: Request) -> None:
         site, which = params.text(request.params, "site"), params.which(request.params)
         index = params.numbers(request.params, "index", params.MAX_DIMS)
 
+        rank = params.rank(request.params)
+
         def work(job: Job) -> Answer:
-            text = value_text(self._runs.session, self._runs.shown(), site, which, index)
+            session = one_rank(self._runs.session, rank)
+            text = value_text(session, self._runs.shown(), site, which, index)
             return Answer({"text": text})
 
         self._read(request, work)

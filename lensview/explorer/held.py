@@ -18,9 +18,10 @@ from ..tensors.stats import Stats, stats
 from ..tensors.tiles import Tile, difference, tile
 from ..traces.parts import InterventionReport
 from ..traces.trace import Trace
+from .comparing import TOP
 from .protocol import InterventionRow, NextToken, State
 from .rows import entry_of
-from .runs import TOP, Latest
+from .runs import Latest
 
 
 class Held:
@@ -61,6 +62,7 @@ class Held:
         missed = f"{len(trace.missed)} sites were missed: {', '.join([*trace.missed][:5])}"
         return State(
             run=1,
+            overlays=0,
             prompt="",
             selected="",
             busy="",

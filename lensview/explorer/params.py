@@ -20,6 +20,7 @@ MAX_CELLS = 4_096
 """Rows or columns of a tile: more than a screen has pixels."""
 MAX_PAGE = 20_000
 MAX_DIMS = 64
+MAX_RANKS = 1 << 16
 _BIG = 1 << 53
 _ALL = 100
 _WHICH = ("latest", "baseline", "difference")
@@ -112,6 +113,7 @@ def tile(params: dict[str, Any]) -> TileParams:
         rows_dim=_dim(params, "rows_dim"),
         columns_dim=_dim(params, "columns_dim"),
         percentile=_percentile(params),
+        rank=rank(params),
     )
 
 
@@ -126,6 +128,11 @@ def _percentile(params: dict[str, Any]) -> float | None:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= _ALL:
         raise RequestError("'percentile' is not a number above 0 and at most 100.")
     return float(value)
+
+
+def rank(params: dict[str, Any]) -> int | None:
+    """Whose piece is meant; None is the whole."""
+    return None if params.get("rank") is None else number(params, "rank", 0, MAX_RANKS)
 
 
 def _is_int(value: Any) -> bool:

@@ -26,7 +26,7 @@ Method = Literal[
     "run",  # {prompt} -> State; superseded by a later run
     "select",  # {site} -> {site}: the canonical text; sets the `selected` trait
     "tile",  # TileParams -> TileReply + one float32 buffer; superseded per view
-    "value",  # {site, which, index} -> {text}: one element, exactly
+    "value",  # {site, which, index, rank} -> {text}: one element, exactly
     "interventions",  # {rows: InterventionRow[]} -> State; validates, then runs again
     "sizes",  # {offset, limit} -> SizesPage
     "strips",  # {site} -> StripsReply
@@ -51,6 +51,7 @@ Method = Literal[
     "code",  # {} -> {text}: Python that reproduces what is shown
     "save",  # {path, what, replace} -> SavedReply
     "figure",  # {} -> {text}: makes a plotly figure of the selected site; how to see it
+    "ranks",  # {site} -> RanksReply; no rank is asked for it
 ]
 
 
@@ -237,7 +238,8 @@ class State:
 class Hello:
     """Reply to ``hello``: what does not change while the explorer lives, and the state.
 
-    `operations` are those that can be typed in the table; a locked row may have another.
+    `operations` are those that can be typed in the table; a locked row may have another. `ranks`
+    is how many processes hold the model, 0 where it is in the kernel's own.
     """
 
     version: int
@@ -247,6 +249,7 @@ class Hello:
     takes_text: bool
     operations: list[str]
     state: State
+    ranks: int = 0
 
 
 @dataclass(frozen=True)
@@ -327,7 +330,8 @@ class TileParams:
     column1]`` in source cells, half open, or null for everything. `max_rows` and `max_columns`
     bound the reply (the page passes its pixels). `rows_dim` and `columns_dim` are the tensor's dims
     that are shown down and across, null for the last two; `index` fixes the others, one int each
-    in order; missing ones are 0. With a `percentile`, the reply has a `reach`."""
+    in order; missing ones are 0. With a `percentile`, the reply has a `reach`. `rank` asks for what
+    that rank holds of the value, not null only where ``ranks`` says that it lies in pieces."""
 
     site: str
     which: Literal["latest", "baseline", "difference"]
@@ -338,6 +342,7 @@ class TileParams:
     rows_dim: int | None = None
     columns_dim: int | None = None
     percentile: float | None = None
+    rank: int | None = None
 
 
 @dataclass(frozen=True)
@@ -587,6 +592,33 @@ class SavedReply:
     path: str
     bytes: int
     exists: bool
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """One rank: `state` is starting, idle, running, stopped or gone; `doing` a command, or how it
+    ended; `since` seconds; `memory` and `gpu_memory` bytes; `line` the last that it printed."""
+
+    rank: int
+    group: int
+    host: str
+    state: str
+    doing: str
+    since: float
+    memory: int
+    gpu_memory: int
+    line: str
+
+
+@dataclass(frozen=True)
+class RanksReply:
+    """Reply to ``ranks``: no rows where the session is in one process. `pieces` is in how many
+    pieces the value at `site` lies, 0 where not in any that can be shown; `lies` says how it lies
+    over the ranks."""
+
+    rows: list[RankRow]
+    pieces: int
+    lies: str
 
 
 def message(body: Request | Ok | Failed | Cancelled | Progress | Event) -> dict[str, Any]:

@@ -177,6 +177,7 @@ def hello(session: Session, modules: int, state: State) -> Hello:
         summary=session.summary,
         modules=modules,
         takes_text=session.tokenizer is not None,
+        ranks=len(getattr(session, "ranks", ())),
         operations=list(TYPED),
         state=state,
     )

@@ -21,6 +21,7 @@ from ..tensors.tiles import tile
 from ..traces.attention import Attention
 from ..traces.tokens import UNUSUAL_ROWS
 from ..traces.trace import Trace
+from .dims import PAD
 from .protocol import (
     AttentionReply,
     DistributionReply,
@@ -29,7 +30,7 @@ from .protocol import (
     SourceReply,
     SourceRow,
 )
-from .replies import PAD, clip, fit_labels
+from .replies import clip, fit_labels
 from .runs import Latest
 
 MAX_BINS = 400

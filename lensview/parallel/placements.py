@@ -6,6 +6,7 @@ does not decide which placement a value has, and it does not communicate.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -111,6 +112,25 @@ def from_json(data: object) -> Placement:
         if named and (cls is Local or all(n >= least.get(k, 0) for k, n in fields.items())):
             return cls(**fields)
     raise TraceFileError(f"{data!r:.200} is not a placement that this version of lensview knows.")
+
+
+_SHARD = re.compile(r"shard of dim (\d+) \((\d+)\)")
+_PACKED = re.compile(r"packed shard of dim (\d+) \((\d+) × (\d+)\)")
+_SCALED = re.compile(r"1/(\d+) on each rank")
+
+
+def read(text: str) -> Placement | None:
+    """The placement whose words a text begins with, as a record's does; None where it has none."""
+    if found := _SHARD.match(text):
+        return Shard(int(found[1]), int(found[2]))
+    if found := _PACKED.match(text):
+        parts = int(found[2])
+        return Packed(int(found[1]), parts * int(found[3]), parts)
+    if found := _SCALED.match(text):
+        return Scaled(int(found[1]))
+    if text.startswith("rank-local: "):
+        return Local(text.removeprefix("rank-local: "))
+    return Whole() if text.startswith("whole") else None
 
 
 def local_size(size: int, ranks: int, rank: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +59,46 @@ def test_each_group_can_run_by_itself(groups: lv.RankSession, local: lv.LocalSes
     assert team.settled(pending) is None and sorted(pending.answers) == [2, 3]
     expected = local.trace(IDS, Q, lv.scale(Q, 2.0))
     assert close(pending.result()["logits"], expected.logits)  # type: ignore[arg-type]
+
+
+TEXTS = [f"the {a} {b} sat" for a in ("big", "red") for b in "cat dog fox mat".split()]
+
+
+def test_a_dataset_is_spread_over_the_groups(
+    groups: lv.RankSession, local: lv.LocalSession, tmp_path: Path
+) -> None:
+    """Each item once, equal to its own run; a second call runs nothing."""
+    pytest.importorskip("lensview.datasets.extraction")
+    told: list[tuple[int, int, str]] = []
+    watch = lv.Watch(lambda *args: told.append(args))
+    path = tmp_path / "acts"
+    data = groups.extract_dataset(TEXTS, [Q, "lm_head"], path, batch_size=2, watch=watch)
+    assert len(data) == len(TEXTS)
+    expected = [local.trace(text, [Q, "lm_head"]) for text in TEXTS]
+    for i, one in enumerate(expected):
+        for site in (Q, "lm_head"):
+            assert close(torch.as_tensor(data[i][site]), one[site][0])
+    writers = {name.name.split("-")[0] for name in path.iterdir()}
+    print(sorted(p.name for p in path.rglob("*")), writers)
+    assert told == [] or told[-1][1] == len(TEXTS)
+    again = groups.extract_dataset(TEXTS, [Q, "lm_head"], path, batch_size=2)
+    assert len(again) == len(TEXTS)
+    other = [*TEXTS, "a new one"]
+    assert len(groups.extract_dataset(other, [Q, "lm_head"], path, batch_size=2)) == len(other)
+
+
+def test_an_extraction_that_is_refused_or_cancelled(groups: lv.RankSession, tmp_path: Path) -> None:
+    pytest.importorskip("lensview.datasets.extraction")
+    with pytest.raises(lv.SiteError):
+        groups.extract_dataset(TEXTS, "model.layer.0", tmp_path / "none")
+    with pytest.raises(lv.InputError, match="not a collection"):
+        groups.extract_dataset({"a": 1}, Q, tmp_path / "none")
+    watch = lv.Watch()
+    threading.Timer(1.0, watch.cancel).start()
+    slow = lv.call(Q, source="def f(t):\n    import time\n    time.sleep(0.3)\n    return t")
+    with pytest.raises(lv.RunCancelled):
+        groups.extract_dataset(TEXTS * 20, Q, tmp_path / "some", slow, batch_size=1, watch=watch)
+    groups.ping()
 
 
 def test_a_rank_of_another_group_that_fails(groups: lv.RankSession) -> None:

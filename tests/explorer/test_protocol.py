@@ -54,6 +54,8 @@ BODIES = [
     "CostChoice",
     "CostReply",
     "SavedReply",
+    "RankRow",
+    "RanksReply",
 ]
 
 
