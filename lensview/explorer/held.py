@@ -28,6 +28,7 @@ class Held:
     """A finished trace in the place of a session."""
 
     tokenizer = None
+    root = None
 
     def __init__(self, trace: Trace) -> None:
         self.latest = Latest(run=1, trace=trace, baseline=trace)
