@@ -15,6 +15,9 @@ export interface Tile {
   cells: Float32Array;
   which: Which;
   index: readonly number[];
+  rowsDim: number | null;
+  columnsDim: number | null;
+  percentile: number | null;
   window: Window;
   whole: Window;
 }
@@ -24,6 +27,10 @@ export interface Wanted {
   which: Which;
   run: number;
   index: readonly number[];
+  rowsDim: number | null;
+  columnsDim: number | null;
+  /** Also find the magnitude that so many percent of the values do not exceed. */
+  percentile: number | null;
   /** null: all of the plane. */
   view: Window | null;
   rows: number;
@@ -61,7 +68,7 @@ export class Tiles {
   }
 
   private async load(wanted: Wanted): Promise<void> {
-    const { site, which, index, view, rows, columns } = wanted;
+    const { site, which, index, view, rows, columns, rowsDim, columnsDim, percentile } = wanted;
     try {
       const { result, buffers } = await this.page.ask(
         "tile",
@@ -72,6 +79,9 @@ export class Tiles {
           max_rows: rows,
           max_columns: columns,
           index: [...index],
+          rows_dim: rowsDim,
+          columns_dim: columnsDim,
+          percentile,
         },
         { key: "tile" },
       );
@@ -81,6 +91,9 @@ export class Tiles {
         cells: floats(buffers[0], result.rows * result.columns),
         which,
         index,
+        rowsDim,
+        columnsDim,
+        percentile,
         window: toWindow(result.window),
         whole: wholeOf(result.plane),
       };
@@ -105,6 +118,9 @@ function serves(tile: Tile, wanted: Wanted): boolean {
     reply.run === wanted.run &&
     tile.which === wanted.which &&
     tile.index.join() === wanted.index.join() &&
+    tile.rowsDim === wanted.rowsDim &&
+    tile.columnsDim === wanted.columnsDim &&
+    (wanted.percentile === null || tile.percentile === wanted.percentile) &&
     (sameWindow(view, tile.window)
       ? reply.row_step === step(rowsIn(view), wanted.rows) &&
         reply.column_step === step(columnsIn(view), wanted.columns)
