@@ -5,7 +5,7 @@ import { readFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import ts from "typescript";
-import { MARK, markPrivate } from "./private.mjs";
+import { MARK, markMembers } from "./members.mjs";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const LIMIT = 150 * 1024;
@@ -25,10 +25,10 @@ const cssAsText = {
 
 const { config } = ts.readConfigFile(join(here, "tsconfig.json"), ts.sys.readFile);
 const { options } = ts.parseJsonConfigFileContent(config, ts.sys, here);
-const marked = markPrivate(join(here, "src/index.ts"), options);
+const marked = markMembers(join(here, "src/index.ts"), options);
 
 const marks = {
-  name: "marked-private-members",
+  name: "marked-members",
   setup(build) {
     build.onLoad({ filter: /\.ts$/ }, ({ path }) => ({ contents: marked.get(path), loader: "ts" }));
   },

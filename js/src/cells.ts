@@ -1,6 +1,7 @@
 /** Cells drawn on a canvas, each as a rectangle of equal size. */
 
 import { colorCells, type Palette } from "./colors";
+import { symmetric } from "./scale";
 
 export interface Cells {
   values: Float32Array;
@@ -31,7 +32,7 @@ export function paintCells(
   const inner = small.getContext("2d");
   if (!inner) return;
   const image = inner.createImageData(columns, rows);
-  new Uint32Array(image.data.buffer).set(colorCells(values, limit, palette));
+  new Uint32Array(image.data.buffer).set(colorCells(values, symmetric(limit), palette));
   inner.putImageData(image, 0, 0);
   context.imageSmoothingEnabled = false;
   context.drawImage(small, 0, 0, canvas.width, canvas.height);

@@ -6,6 +6,7 @@
  * colour-blind readers. In the dark the centre is dark: large values glow, zero recedes.
  */
 
+import { placeOf, type Scale } from "./scale";
 import type { Theme } from "./theme";
 
 export interface Palette {
@@ -52,34 +53,24 @@ export function paletteOf(theme: Theme): Palette {
   };
 }
 
-/** Index into the palette of a value on a scale from -limit to limit. NaN has none: -1. */
-export function colorIndex(value: number, limit: number): number {
-  if (Number.isNaN(value)) return -1;
-  if (!(limit > 0)) return CENTRE;
+/** Index into the palette of a value on a scale. NaN has none: -1. */
+export function colorIndex(value: number, scale: Scale): number {
+  const at = placeOf(value, scale);
+  if (Number.isNaN(at)) return -1;
   // Rounded by magnitude: a value and its negative are equally far from the centre.
-  const steps = Math.round(Math.min(1, Math.abs(value) / limit) * CENTRE);
-  return value < 0 ? CENTRE - steps : CENTRE + steps;
+  const steps = Math.round(Math.abs(at) * CENTRE);
+  return at < 0 ? CENTRE - steps : CENTRE + steps;
 }
 
 /** The pixels of a tile, one word a cell. */
-export function colorCells(
-  cells: Float32Array,
-  limit: number,
-  palette: Palette,
-): Uint32Array {
+export function colorCells(cells: Float32Array, scale: Scale, palette: Palette): Uint32Array {
   const pixels = new Uint32Array(cells.length);
   for (let i = 0; i < cells.length; i += 1) {
     const value = cells[i] ?? NaN;
-    if (Number.isFinite(value)) pixels[i] = palette.words[colorIndex(value, limit)] ?? 0;
+    if (Number.isFinite(value)) pixels[i] = palette.words[colorIndex(value, scale)] ?? 0;
     else pixels[i] = Number.isNaN(value) ? palette.nan : palette.inf;
   }
   return pixels;
-}
-
-/** The largest magnitude of a plane, or null where it has no finite value. */
-export function limitOf(low: number | null, high: number | null): number | null {
-  if (low === null || high === null) return null;
-  return Math.max(Math.abs(low), Math.abs(high));
 }
 
 export function cssColor(abgr: number): string {

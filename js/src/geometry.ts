@@ -92,6 +92,18 @@ function zoomSpan(
   return [low, low + next];
 }
 
+/** The view moved by so many cells, as far as the plane goes. */
+export function moved(view: Window, whole: Window, rows: number, columns: number): Window {
+  const down = Math.max(-view.row0, Math.min(whole.row1 - view.row1, Math.round(rows)));
+  const right = Math.max(-view.column0, Math.min(whole.column1 - view.column1, Math.round(columns)));
+  return {
+    row0: view.row0 + down,
+    row1: view.row1 + down,
+    column0: view.column0 + right,
+    column1: view.column1 + right,
+  };
+}
+
 /** Move the view by as little as shows the cell. */
 export function showing(view: Window, cell: Cell): Window {
   const rows = shift(view.row0, view.row1, cell.row);

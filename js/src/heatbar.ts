@@ -1,8 +1,10 @@
 /** The head of the heatmap: which site, which side of it, which run, which slice. */
 
+import { DimBar } from "./dimbar";
 import { h, setAttribute, setText, show } from "./dom";
 import { shapeText } from "./format";
 import type { Page } from "./page";
+import type { DragMode } from "./pointer";
 import type { TileReply } from "./protocol";
 import { parseSite, siteOf } from "./sites";
 import { hasEdits, type PageState } from "./state";
@@ -14,25 +16,28 @@ export class Heatbar {
     type: "button", class: "lv-button lv-small", hidden: "", "data-test": "reset-zoom",
     title: "Show the whole plane again (double click, Escape)",
   }, "Reset zoom");
-  /** One index per leading dim of the tensor. */
-  index: number[] = [];
+  readonly dims: DimBar;
+  /** What a plain drag does. */
+  mode: DragMode = "zoom";
 
   private readonly site = h("h3", { class: "lv-site", "data-test": "site" });
   private readonly facts = h("div", { class: "lv-facts", "data-test": "facts" });
-  private readonly dims = h("span", { class: "lv-dims" });
   private readonly side;
   private readonly which;
-  private shape = "";
+  private readonly drag;
 
   constructor(
-    page: Page,
-    private readonly signal: AbortSignal,
-    private readonly changed: () => void,
+    private readonly page: Page,
+    signal: AbortSignal,
+    changed: () => void,
   ) {
     this.side = new Toggle("Side of the module", [
       ["output", "output", "What the module returned"],
       ["input", "input", "What the module was given"],
-    ], signal, (side) => { void page.select(siteOf(parseSite(page.store.now.selected).path, side)); });
+    ], signal, (side) => {
+      const { path, call } = parseSite(page.store.now.selected);
+      void page.select(siteOf(path, side, call));
+    });
     this.side.element.dataset["test"] = "side";
     this.which = new Toggle("Which run", [
       ["latest", "latest", "The latest run, with its interventions"],
@@ -40,14 +45,29 @@ export class Heatbar {
       ["difference", "difference", "latest − baseline"],
     ], signal, (which) => { page.compare(which); });
     this.which.element.dataset["test"] = "which";
+    this.dims = new DimBar(signal, changed, (call) => {
+      const { path, side } = parseSite(page.store.now.selected);
+      void page.select(siteOf(path, side, call));
+    });
+    this.drag = new Toggle<DragMode>("What dragging does", [
+      ["zoom", "zoom", "Dragging zooms into a region"],
+      ["select", "select", "Dragging selects a region (also: shift + drag)"],
+      ["pan", "move", "Dragging moves a zoomed picture (also: alt + drag)"],
+    ], signal, (mode) => {
+      this.mode = mode;
+      this.drag.update(mode);
+    });
+    this.drag.element.dataset["test"] = "drag-mode";
+    this.drag.update(this.mode);
     this.element = h("div", { class: "lv-heatbar" },
       h("div", { class: "lv-site-row" }, this.site, this.reset),
-      h("div", { class: "lv-tools" }, this.side.element, this.which.element, this.dims),
+      h("div", { class: "lv-tools" }, this.side.element, this.which.element, this.drag.element, this.dims.element),
       this.facts);
   }
 
   update(state: PageState): void {
-    const { path, side, plain } = parseSite(state.selected);
+    const { path, side, plain, call } = parseSite(state.selected);
+    this.dims.offerCalls(state.selected !== "" && plain ? this.page.tree.callsOf(this.page.tree.find(path)) : 0, call);
     setText(this.site, state.selected === "" ? "Nothing selected" : state.selected);
     setAttribute(this.site, "title", state.selected);
     this.side.update(side, plain);
@@ -68,36 +88,12 @@ export class Heatbar {
   /** Say what the tile is of, and offer its leading dims. null: there is no tile. */
   describe(reply: TileReply | null, zoomed: boolean): void {
     show(this.reset, reply !== null && zoomed);
-    if (!reply) {
-      setText(this.facts, "");
-      this.offer([]);
-      return;
-    }
-    const parts = [shapeText(reply.shape), reply.dtype, reply.note.replace(/(\d) x (?=\d)/g, "$1 × ")];
+    show(this.drag.element, reply !== null);
+    this.dims.follow(reply);
+    const parts = reply
+      ? [shapeText(reply.shape), reply.dtype, reply.note.replace(/(\d) x (?=\d)/g, "$1 × ")]
+      : [];
     setText(this.facts, parts.filter((part) => part !== "").join(" · "));
-    setAttribute(this.facts, "title", this.facts.textContent);
-    this.offer(reply.shape);
-  }
-
-  private offer(shape: readonly number[]): void {
-    const text = shape.join();
-    if (text === this.shape) return;
-    this.shape = text;
-    const leading = shape.slice(0, -2);
-    this.index = leading.map((length, dim) => Math.min(this.index[dim] ?? 0, length - 1));
-    this.dims.replaceChildren(...leading.flatMap((length, dim) => {
-      if (length < 2) return [];
-      const input = h("input", {
-        type: "number", class: "lv-input lv-index", min: "0", max: String(length - 1), step: "1",
-        value: String(this.index[dim] ?? 0), "data-test": "dim", "data-dim": String(dim),
-      });
-      input.addEventListener("change", () => {
-        const wanted = Math.round(Number(input.value));
-        this.index[dim] = Math.max(0, Math.min(length - 1, Number.isFinite(wanted) ? wanted : 0));
-        input.value = String(this.index[dim]);
-        this.changed();
-      }, { signal: this.signal });
-      return [h("label", { class: "lv-dim-label" }, `dim ${dim}`, input, `of ${length}`)];
-    }));
+    setAttribute(this.facts, "title", this.facts.textContent || null);
   }
 }

@@ -1,17 +1,19 @@
 /** The heatmap: puts bar, picture, labels, legend and read-out together around one tile. */
 
-import { limitOf, paletteOf, type Palette } from "./colors";
+import { paletteOf, type Palette } from "./colors";
 import { h, later, nextFrame, onResize, setAttribute, setText, show } from "./dom";
-import { toNumber } from "./format";
 import { boxOf, fitted, sameWindow, showing, zoomed, type Cell, type Size, type Window } from "./geometry";
-import { Gutter, gutterWidth } from "./gutter";
+import { axisHeight, Gutter, gutterWidth } from "./gutter";
 import { Heatbar } from "./heatbar";
 import { Legend } from "./legend";
 import type { Page } from "./page";
 import { Picture } from "./picture";
 import { place, Pointer, type Frame } from "./pointer";
 import { blockOf, Readout } from "./readout";
+import { symmetric } from "./scale";
+import { Selection } from "./selection";
 import { pieceOf, type PageState } from "./state";
+import { Strips } from "./strips";
 import type { Theme } from "./theme";
 import { Tiles } from "./tiles";
 
@@ -20,7 +22,6 @@ const MOST_CELLS = 512;
 /** Tiles are asked for in steps of this many pixels, so that a resize asks rarely. */
 const GRAIN = 32;
 const LARGEST_CELL = { width: 44, height: 64 };
-const AXIS = 20;
 /** A picture of an earlier selection is dimmed when its successor takes longer than this. */
 const PATIENCE = 200;
 
@@ -33,6 +34,8 @@ export class Heatmap {
   private readonly picture = new Picture();
   private readonly gutter = new Gutter();
   private readonly pointer: Pointer;
+  private readonly selection: Selection;
+  private readonly strips: Strips;
   private readonly cursor = h("div", { class: "lv-cursor", hidden: "" });
   private readonly message = h("div", { class: "lv-message", "data-test": "heatmap-message" });
   private readonly stats = h("div", { class: "lv-stats", "data-test": "stats" });
@@ -55,14 +58,23 @@ export class Heatmap {
   ) {
     this.tiles = new Tiles(page, () => { this.refresh(); });
     this.paintSoon = nextFrame(signal, () => { this.paint(); });
-    this.bar = new Heatbar(page, signal, () => { this.ask(); });
-    this.legend = new Legend(signal, this.paintSoon);
+    this.bar = new Heatbar(page, signal, () => {
+      this.view = null;
+      this.ask();
+    });
+    this.legend = new Legend(signal, () => {
+      this.ask();
+      this.paintSoon();
+    });
+    this.selection = new Selection(page, signal);
+    this.strips = new Strips(page, this.paintSoon);
     this.readout = new Readout(page, signal);
     this.surface = h("div", {
       class: "lv-surface", tabindex: "0", role: "application", "aria-roledescription": "heatmap",
-      "aria-label": "Heatmap. Arrow keys move over cells, plus and minus zoom, Escape shows all.",
+      "aria-label": "Heatmap. Arrow keys move over cells, plus and minus zoom, Enter selects the cell, " +
+        "r its row, c its column, Escape goes back.",
       "data-test": "heatmap-surface",
-    }, this.picture.canvas, this.cursor);
+    }, this.picture.canvas, this.selection.box, this.cursor);
     this.pointer = new Pointer(this.surface, () => this.frame, {
       look: (cell) => { this.look(cell); },
       zoomTo: (view) => { this.zoom(view); },
@@ -70,15 +82,23 @@ export class Heatmap {
         if (this.frame) this.zoom(zoomed(this.frame.view, this.frame.whole, at, factor));
       },
       reset: () => { this.zoom(null); },
-    }, signal);
+      select: (part) => { this.choose(part); },
+      deselect: () => {
+        const { chosen } = this.selection;
+        this.selection.set(null, null);
+        return chosen;
+      },
+    }, () => this.bar.mode, signal);
+    this.gutter.onPick(signal, () => this.frame, (part) => { this.choose(part); });
     this.surface.append(this.pointer.band);
     this.bar.reset.addEventListener("click", () => { this.zoom(null); }, { signal });
     this.stage = h("div", { class: "lv-stage" },
-      this.gutter.rows, this.surface, this.gutter.columns);
+      h("div", { class: "lv-gutter-side" }, this.gutter.rows, this.strips.element), this.surface, this.gutter.columns);
     const area = h("div", { class: "lv-stage-area" }, this.stage, this.message);
     this.element = h("section", { class: "lv-panel lv-heat", "aria-label": "Heatmap" },
       this.bar.element, area,
-      h("div", { class: "lv-heat-foot" }, this.legend.element, this.readout.element, this.stats));
+      h("div", { class: "lv-heat-foot" }, this.legend.element, this.selection.bar,
+        this.readout.element, this.stats));
     this.refresh();
     onResize(signal, this.stage, () => {
       this.ask();
@@ -96,7 +116,7 @@ export class Heatmap {
     const rerun = now.kernel.run !== before.kernel.run;
     // The plane may have other rows now, and a window that does not fit is an error.
     const regrown = rerun && now.kernel.tokens.length !== this.tokens;
-    if (now.selected !== before.selected) this.bar.index = [];
+    if (now.selected !== before.selected) this.bar.dims.view.reset();
     const piece = pieceOf(now) !== pieceOf(before);
     if (now.selected !== before.selected || regrown || piece) this.view = null;
     this.tokens = now.kernel.tokens.length;
@@ -113,8 +133,10 @@ export class Heatmap {
       this.refresh();
       return;
     }
+    this.strips.want(selected);
     const { width, height } = this.space();
     if (width === 0 || height === 0) return;
+    const { rows_dim: rowsDim, columns_dim: columnsDim, index } = this.bar.dims.view.params();
     const scale = window.devicePixelRatio || 1;
     const cells = (pixels: number): number =>
       Math.max(GRAIN, Math.min(MOST_CELLS, Math.floor((pixels * scale) / GRAIN) * GRAIN));
@@ -122,7 +144,10 @@ export class Heatmap {
       site: selected,
       which,
       run: kernel.run,
-      index: this.bar.index.some((at) => at !== 0) ? [...this.bar.index] : [],
+      index,
+      rowsDim,
+      columnsDim,
+      percentile: this.legend.percentile,
       rank: pieceOf(this.page.store.now),
       view: this.view,
       rows: cells(height),
@@ -136,19 +161,20 @@ export class Heatmap {
     const { tile } = this.tiles;
     const { tokens } = this.page.store.now.kernel;
     const gutter = gutterWidth(tile?.reply ?? { row_labels: tokens, plane: [tokens.length, 0] });
+    const strips = tile ? this.strips.width(tile.reply) : 0;
     return {
-      width: Math.max(0, clientWidth - gutter - 6),
-      height: Math.max(0, clientHeight - AXIS),
+      width: Math.max(0, clientWidth - gutter - strips - 6),
+      height: Math.max(0, clientHeight - axisHeight(tile?.reply ?? null)),
     };
   }
 
   /** The tiles have changed: show their status, and paint. */
   private refresh(): void {
     const { status, tile } = this.tiles;
-    if (status === "error" && (this.view || this.bar.index.some((at) => at !== 0))) {
+    if (status === "error" && (this.view || !this.bar.dims.view.plain)) {
       // The part that was looked at may be what is gone: try the whole.
       this.view = null;
-      this.bar.index = [];
+      this.bar.dims.view.reset();
       this.ask();
       return;
     }
@@ -173,6 +199,7 @@ export class Heatmap {
     if (tile && status === "shown" && this.view && !fits(this.view, tile.whole)) this.view = null;
     this.bar.describe(tile?.reply ?? null, this.view !== null);
     setText(this.stats, tile?.reply.stats ?? "");
+    if (status === "shown" || tile === null) this.selection.follow(tile);
     if (tile) this.paintSoon();
     else this.clear();
   }
@@ -190,7 +217,8 @@ export class Heatmap {
     const { tile } = this.tiles;
     if (!tile) return;
     const gutter = gutterWidth(tile.reply);
-    this.stage.style.setProperty("--lv-gutter", `${gutter}px`);
+    this.stage.style.setProperty("--lv-gutter", `${gutter + this.strips.width(tile.reply)}px`);
+    this.stage.style.setProperty("--lv-axis", `${axisHeight(tile.reply)}px`);
     const space = this.space();
     if (space.width === 0 || space.height === 0) {
       // Hosts hide everything for a moment (a theme switch); a size that is back before the next
@@ -201,11 +229,12 @@ export class Heatmap {
     const view = this.view ?? tile.whole;
     const size = fitted(space, view, LARGEST_CELL);
     this.frame = { size, view, whole: tile.whole };
-    const limit = limitOf(toNumber(tile.reply.low), toNumber(tile.reply.high));
-    const end = (limit ?? 0) * this.legend.share;
-    const hash = this.picture.paint({ tile, view, size, palette: this.palette, limit: end });
+    const scale = this.legend.scaleOf(tile.reply) ?? symmetric(0);
+    const hash = this.picture.paint({ tile, view, size, palette: this.palette, scale });
     this.gutter.update(tile.reply, view, size);
-    this.legend.update(this.palette, limit, tile.reply.nan, tile.reply.inf);
+    this.strips.draw(tile.reply, view, size, this.palette);
+    this.selection.draw(this.frame);
+    this.legend.update(this.palette, tile.reply);
     this.look(this.cell);
     if (hash === null) return;
     this.paints += 1;
@@ -217,6 +246,11 @@ export class Heatmap {
     this.view = view && whole && !sameWindow(view, whole) ? view : null;
     this.bar.describe(this.tiles.tile?.reply ?? null, this.view !== null);
     this.ask();
+    this.paintSoon();
+  }
+
+  private choose(part: Window): void {
+    this.selection.set(this.tiles.tile, part);
     this.paintSoon();
   }
 
@@ -235,7 +269,7 @@ export class Heatmap {
     if (visible && this.frame) {
       place(this.cursor, boxOf(blockOf(tile, cell), this.frame.size, this.frame.view));
     }
-    this.readout.update(tile, cell);
+    this.readout.update(tile, cell, tile && cell ? this.strips.say(tile.reply, cell.row) : "");
   }
 }
 

@@ -3,6 +3,7 @@
 import { colorCells, cssColor, fingerprint, type Palette } from "./colors";
 import { h } from "./dom";
 import { boxOf, columnsIn, rowsIn, type Size, type Window } from "./geometry";
+import type { Scale } from "./scale";
 import type { Tile } from "./tiles";
 
 /** From this many device pixels on, a cell has room for the sign of an infinity. */
@@ -14,21 +15,20 @@ export interface Scene {
   view: Window;
   size: Size;
   palette: Palette;
-  /** The value at the ends of the scale. */
-  limit: number;
+  scale: Scale;
 }
 
 export class Picture {
   readonly canvas = h("canvas", { class: "lv-canvas", "data-test": "heatmap" });
   private readonly cells = document.createElement("canvas");
-  private drawn: { tile: Tile; palette: Palette; limit: number; hash: string } | null = null;
+  private drawn: { tile: Tile; palette: Palette; scale: string; hash: string } | null = null;
 
   /** Paint, and return a fingerprint of the cells' colours; null where there is no canvas. */
   paint(scene: Scene): string | null {
     const { size, tile, view } = scene;
-    const scale = window.devicePixelRatio || 1;
-    const width = Math.max(1, Math.round(size.width * scale));
-    const height = Math.max(1, Math.round(size.height * scale));
+    const ratio = window.devicePixelRatio || 1;
+    const width = Math.max(1, Math.round(size.width * ratio));
+    const height = Math.max(1, Math.round(size.height * ratio));
     this.canvas.width = width;
     this.canvas.height = height;
     this.canvas.style.width = `${size.width}px`;
@@ -60,9 +60,10 @@ export class Picture {
   }
 
   /** One pixel a cell, kept until the tile or its colours change. */
-  private colour({ tile, palette, limit }: Scene): string | null {
+  private colour({ tile, palette, scale }: Scene): string | null {
     const { drawn } = this;
-    if (drawn?.tile === tile && drawn.palette === palette && drawn.limit === limit) {
+    const key = `${scale.low} ${scale.high} ${scale.curve}`;
+    if (drawn?.tile === tile && drawn.palette === palette && drawn.scale === key) {
       return drawn.hash;
     }
     const { rows, columns } = tile.reply;
@@ -71,12 +72,12 @@ export class Picture {
     this.cells.height = rows;
     const context = this.cells.getContext("2d");
     if (!context) return null;
-    const pixels = colorCells(tile.cells, limit, palette);
+    const pixels = colorCells(tile.cells, scale, palette);
     const image = context.createImageData(columns, rows);
     image.data.set(new Uint8ClampedArray(pixels.buffer));
     context.putImageData(image, 0, 0);
     const hash = fingerprint(pixels);
-    this.drawn = { tile, palette, limit, hash };
+    this.drawn = { tile, palette, scale: key, hash };
     return hash;
   }
 }

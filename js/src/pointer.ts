@@ -1,11 +1,12 @@
 /**
  * Pointer and keys on a picture, told as intents: look at a cell, zoom to a window, go out.
  *
- * A plain wheel still scrolls the notebook; with ctrl it zooms.
+ * A plain wheel still scrolls the notebook; with ctrl it zooms, with shift or alt it moves. A drag
+ * does what the mode says, unless shift (select) or alt (move) say otherwise.
  */
 
 import { h, show } from "./dom";
-import { boxOf, cellAt, spanning, type Cell, type Size, type Window } from "./geometry";
+import { boxOf, cellAt, columnsIn, moved, rowsIn, spanning, type Cell, type Size, type Window } from "./geometry";
 
 /** A drag shorter than this along a side means the whole side. */
 const SLACK = 7;
@@ -22,7 +23,12 @@ export interface Intents {
   zoomTo(view: Window): void;
   zoomBy(factor: number, at: Cell): void;
   reset(): void;
+  select(part: Window): void;
+  /** Take the selection away. Returns whether there was one. */
+  deselect(): boolean;
 }
+
+export type DragMode = "zoom" | "select" | "pan";
 
 interface Point {
   x: number;
@@ -33,11 +39,15 @@ export class Pointer {
   readonly band = h("div", { class: "lv-band", hidden: "" });
   private start: Point | null = null;
   private cursor: Cell | null = null;
+  private mode: DragMode = "zoom";
+  /** The view when a move began. */
+  private held: Window | null = null;
 
   constructor(
     private readonly surface: HTMLElement,
     private readonly frame: () => Frame | null,
     private readonly intents: Intents,
+    private readonly usual: () => DragMode,
     signal: AbortSignal,
   ) {
     const options = { signal };
@@ -67,6 +77,8 @@ export class Pointer {
   private press(event: PointerEvent): void {
     if (event.button !== 0) return;
     this.start = this.point(event);
+    this.mode = event.shiftKey ? "select" : event.altKey ? "pan" : this.usual();
+    this.held = this.frame()?.view ?? null;
     this.surface.setPointerCapture(event.pointerId);
   }
 
@@ -79,18 +91,37 @@ export class Pointer {
       this.intents.look(this.cursor);
       return;
     }
+    if (this.mode === "pan") {
+      this.pan(this.start, at, frame);
+      return;
+    }
     const window = this.dragged(this.start, at, frame);
     show(this.band, window !== null);
     if (window) place(this.band, boxOf(window, frame.size, frame.view));
   }
 
   private release(event: PointerEvent): void {
-    const { start } = this;
+    const { start, mode } = this;
     const frame = this.frame();
     this.abandon();
-    if (!start || !frame) return;
-    const window = this.dragged(start, this.point(event), frame);
-    if (window) this.intents.zoomTo(window);
+    if (!start || !frame || mode === "pan") return;
+    const at = this.point(event);
+    const window = this.dragged(start, at, frame);
+    if (mode === "zoom") {
+      if (window) this.intents.zoomTo(window);
+      return;
+    }
+    // A click selects the one cell.
+    const cell = this.cell(at);
+    if (window) this.intents.select(window);
+    else if (cell) this.intents.select(spanning(cell, cell));
+  }
+
+  private pan(from: Point, to: Point, { size, whole }: Frame): void {
+    if (!this.held) return;
+    const rows = ((from.y - to.y) / size.height) * rowsIn(this.held);
+    const columns = ((from.x - to.x) / size.width) * columnsIn(this.held);
+    this.intents.zoomTo(moved(this.held, whole, rows, columns));
   }
 
   private abandon(): void {
@@ -107,12 +138,26 @@ export class Pointer {
     const b = cellAt(within(to.x, size.width), within(to.y, size.height), size, view);
     if (!a || !b) return null;
     const window = spanning(a, b);
+    // A flat drag zooms in one direction; what it selects is what it spans.
+    if (this.mode === "select") return window;
     if (!high) Object.assign(window, { row0: view.row0, row1: view.row1 });
     if (!wide) Object.assign(window, { column0: view.column0, column1: view.column1 });
     return window;
   }
 
   private wheel(event: WheelEvent): void {
+    const frame = this.frame();
+    if (frame && (event.shiftKey || event.altKey) && !event.ctrlKey) {
+      // Some systems turn a wheel with shift sideways themselves.
+      const step = Math.sign(event.deltaY || event.deltaX) / 8;
+      const rows = event.altKey ? step * rowsIn(frame.view) : 0;
+      const columns = event.altKey ? 0 : step * columnsIn(frame.view);
+      const view = moved(frame.view, frame.whole, Math.ceil(Math.abs(rows)) * Math.sign(rows),
+        Math.ceil(Math.abs(columns)) * Math.sign(columns));
+      event.preventDefault();
+      this.intents.zoomTo(view);
+      return;
+    }
     if (!event.ctrlKey) return;
     event.preventDefault();
     const cell = this.cell(this.point(event));
@@ -147,9 +192,15 @@ export class Pointer {
       this.intents.zoomBy(0.5, from);
     } else if (event.key === "-") {
       this.intents.zoomBy(2, from);
+    } else if (event.key === "Enter" && this.cursor) {
+      this.intents.select(spanning(from, from));
+    } else if (event.key === "r" && this.cursor) {
+      this.intents.select({ ...spanning(from, from), column0: 0, column1: whole.column1 });
+    } else if (event.key === "c" && this.cursor) {
+      this.intents.select({ ...spanning(from, from), row0: 0, row1: whole.row1 });
     } else if (event.key === "Escape" || event.key === "0") {
       this.abandon();
-      this.intents.reset();
+      if (event.key === "0" || !this.intents.deselect()) this.intents.reset();
     } else {
       return;
     }

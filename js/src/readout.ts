@@ -4,8 +4,9 @@ import { CallCancelled } from "./client";
 import { h, later, setText } from "./dom";
 import { float } from "./format";
 import type { Cell, Window } from "./geometry";
-import { rowLabel } from "./gutter";
+import { columnLabel, rowLabel } from "./gutter";
 import type { Page } from "./page";
+import { planeOf } from "./planeview";
 import type { Tile } from "./tiles";
 
 const REST = 180;
@@ -35,11 +36,23 @@ export function blockOf(tile: Tile, { row, column }: Cell): Window {
 
 /** The index of a plane's cell in the whole tensor. */
 export function tensorIndex(tile: Tile, { row, column }: Cell): number[] {
-  const { shape, plane } = tile.reply;
-  if (shape.length === 0) return [];
-  if (shape.length === 1) return [plane[0] === 1 ? column : row];
-  const leading = shape.slice(0, -2).map((_, dim) => tile.index[dim] ?? 0);
-  return [...leading, row, column];
+  const { at, rowsDim, columnsDim } = planeOf(tile.reply, tile.index);
+  return at.map((index, dim) => (dim === rowsDim ? row : dim === columnsDim ? column : index));
+}
+
+/** "token 3 the · feature 12" of a cell. */
+export function placeText({ reply }: Tile, { row, column }: Cell): string {
+  const token = rowLabel(reply, row);
+  const across = columnLabel(reply, column);
+  const name = (dim: number, label: string | null, otherwise: string): string => {
+    const known = reply.dims[dim] ?? "";
+    return known !== "" ? known : label === null ? otherwise : "token";
+  };
+  const rows = name(reply.rows_dim, token, "row");
+  const columns = name(reply.columns_dim, across, token === null ? "column" : "feature");
+  const part = (what: string, at: number, label: string | null): string =>
+    `${what} ${at}${label === null ? "" : ` ${label}`}`;
+  return `${part(rows, row, token)} · ${part(columns, column, across)}`;
 }
 
 /** The shortest text that reads back as this float32. */
@@ -65,20 +78,18 @@ export class Readout {
     this.element.append(this.place, this.value, this.hint);
   }
 
-  update(tile: Tile | null, cell: Cell | null): void {
+  /** `more`: what else is said of the row. */
+  update(tile: Tile | null, cell: Cell | null, more = ""): void {
     this.stop();
     this.asked = "";
     const value = tile && cell ? valueAt(tile, cell) : undefined;
     if (!tile || !cell || value === undefined) {
       setText(this.place, "");
       setText(this.value, "");
-      setText(this.hint, tile ? "Point at a cell to read it. Drag, or ctrl + wheel, to zoom." : "");
+      setText(this.hint, tile ? "Drag or ctrl + wheel zooms, alt + drag moves, shift + drag selects." : "");
       return;
     }
-    const label = rowLabel(tile.reply, cell.row);
-    setText(this.place, label === null
-      ? `row ${cell.row} · column ${cell.column}`
-      : `token ${cell.row} ${label} · feature ${cell.column}`);
+    setText(this.place, placeText(tile, cell) + more);
     const { row_step: rows, column_step: columns } = tile.reply;
     if (rows * columns === 1) {
       setText(this.value, float32(value));

@@ -6,7 +6,9 @@ export interface SiteParts {
   /** The module's path, as in the tree ("" is the root). */
   path: string;
   side: Side;
-  /** Whether the text is exactly a module's side: no op, leaf or call. */
+  /** Which call of the module; null where the text names none. */
+  call: number | null;
+  /** Whether the text is exactly a module's side, or a call of it: no op, no leaf. */
   plain: boolean;
 }
 
@@ -28,12 +30,14 @@ export function parseSite(site: string): SiteParts {
   return {
     path: site.slice(0, end),
     side: rest.startsWith(":input") || /^\/.*:input/.test(rest) ? "input" : "output",
-    plain: rest === "" || rest === ":output" || rest === ":input",
+    call: /@\d+$/.test(rest) ? Number(rest.slice(rest.lastIndexOf("@") + 1)) : null,
+    plain: /^(:output|:input)?(@\d+)?$/.test(rest),
   };
 }
 
-/** The canonical text of one side of a module. */
-export function siteOf(path: string, side: Side): string {
-  if (side === "input") return `${path}:input`;
-  return path === "" ? ":output" : path;
+/** The canonical text of one side of a module, or of one call of it. */
+export function siteOf(path: string, side: Side, call: number | null = null): string {
+  const at = call === null ? "" : `@${call}`;
+  if (side === "input") return `${path}:input${at}`;
+  return (path === "" ? ":output" : path) + at;
 }

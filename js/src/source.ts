@@ -77,7 +77,8 @@ export class SourceView extends SiteView<"source"> {
     setText(this.about, `${site}: …`);
     try {
       const { result } = await this.page.ask("tile",
-        { site, which: this.page.store.now.which, window: null, max_rows: 1, max_columns: 1, index: [] },
+        { site, which: this.page.store.now.which, window: null, max_rows: 1, max_columns: 1, index: [],
+          rows_dim: null, columns_dim: null, percentile: null, rank: null },
         { key: "op", onProgress: (progress) => { if (this.looked === site) setText(this.about, `${site}: ${progress.text}`); } });
       if (this.looked === site) setText(this.about, `${site}: ${result.stats}`);
     } catch (error) {

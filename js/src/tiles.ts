@@ -16,6 +16,9 @@ export interface Tile {
   which: Which;
   index: readonly number[];
   rank: number | null;
+  rowsDim: number | null;
+  columnsDim: number | null;
+  percentile: number | null;
   window: Window;
   whole: Window;
 }
@@ -27,6 +30,10 @@ export interface Wanted {
   index: readonly number[];
   /** Whose piece; null: the whole. */
   rank: number | null;
+  rowsDim: number | null;
+  columnsDim: number | null;
+  /** Also find the magnitude that so many percent of the values do not exceed. */
+  percentile: number | null;
   /** null: all of the plane. */
   view: Window | null;
   rows: number;
@@ -64,7 +71,7 @@ export class Tiles {
   }
 
   private async load(wanted: Wanted): Promise<void> {
-    const { site, which, index, view, rows, columns } = wanted;
+    const { site, which, index, view, rows, columns, rowsDim, columnsDim, percentile } = wanted;
     try {
       const { result, buffers } = await this.page.ask(
         "tile",
@@ -76,6 +83,9 @@ export class Tiles {
           max_columns: columns,
           index: [...index],
           rank: wanted.rank,
+          rows_dim: rowsDim,
+          columns_dim: columnsDim,
+          percentile,
         },
         { key: "tile" },
       );
@@ -86,6 +96,9 @@ export class Tiles {
         which,
         index,
         rank: wanted.rank,
+        rowsDim,
+        columnsDim,
+        percentile,
         window: toWindow(result.window),
         whole: wholeOf(result.plane),
       };
@@ -111,6 +124,9 @@ function serves(tile: Tile, wanted: Wanted): boolean {
     tile.which === wanted.which &&
     tile.rank === wanted.rank &&
     tile.index.join() === wanted.index.join() &&
+    tile.rowsDim === wanted.rowsDim &&
+    tile.columnsDim === wanted.columnsDim &&
+    (wanted.percentile === null || tile.percentile === wanted.percentile) &&
     (sameWindow(view, tile.window)
       ? reply.row_step === step(rowsIn(view), wanted.rows) &&
         reply.column_step === step(columnsIn(view), wanted.columns)

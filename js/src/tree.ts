@@ -169,7 +169,9 @@ export class Tree {
       this.toggle(row);
       return;
     }
-    this.own = siteOf(this.page.tree.path(row), "output");
+    const { tree } = this.page;
+    // Of several calls the first is shown: the bar above the picture steps through them.
+    this.own = siteOf(tree.path(row), "output", tree.callsOf(row) > 1 ? 0 : null);
     void this.page.select(this.own);
   }
 

@@ -1,10 +1,11 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { CallCancelled, Client, KernelError, TIMES, type Silence } from "../src/client";
-import type { Outgoing } from "../src/protocol";
+import type { Outgoing, TileParams } from "../src/protocol";
 import { FakeModel, HELLO, TILE } from "./fakemodel";
 
 const TILE_PARAMS = {
-  site: "a", which: "latest", window: null, max_rows: 8, max_columns: 8, index: [], rank: null,
+  site: "a", which: "latest", window: null, max_rows: 8, max_columns: 8, index: [], rows_dim: null,
+  columns_dim: null, percentile: null, rank: null,
 } as const;
 
 let model: FakeModel;
@@ -17,7 +18,7 @@ const at = (i: number): Outgoing => {
   if (!request) throw new Error(`no request ${i}`);
   return request;
 };
-const tileParams = (): { site: string; which: "latest"; window: null; max_rows: number; max_columns: number; index: number[]; rank: null } =>
+const tileParams = (): TileParams =>
   ({ ...TILE_PARAMS, index: [] });
 
 beforeEach(() => {

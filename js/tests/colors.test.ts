@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { CENTRE, colorCells, colorIndex, fingerprint, limitOf, paletteOf } from "../src/colors";
+import { CENTRE, colorCells, colorIndex, fingerprint, paletteOf } from "../src/colors";
+import { symmetric } from "../src/scale";
 import { luminance } from "../src/theme";
 
 const parts = (word: number): [number, number, number] => [word & 255, (word >> 8) & 255, (word >> 16) & 255];
@@ -7,24 +8,17 @@ const light = (word: number): number => luminance(`rgb(${parts(word).join(", ")}
 
 describe("the scale", () => {
   it("has 0 at its centre, whatever the limit", () => {
-    for (const limit of [0, 1e-30, 1, 1e30, Infinity]) expect(colorIndex(0, limit)).toBe(CENTRE);
+    for (const limit of [0, 1e-30, 1, 1e30, Infinity]) expect(colorIndex(0, symmetric(limit))).toBe(CENTRE);
   });
 
   it("is symmetric and ends at its limit", () => {
     for (const limit of [1e-30, 1, 1e30]) {
-      expect(colorIndex(limit, limit)).toBe(2 * CENTRE);
-      expect(colorIndex(-limit, limit)).toBe(0);
-      expect(colorIndex(limit / 2, limit) - CENTRE).toBe(CENTRE - colorIndex(-limit / 2, limit));
-      expect(colorIndex(5 * limit, limit)).toBe(2 * CENTRE);
+      expect(colorIndex(limit, symmetric(limit))).toBe(2 * CENTRE);
+      expect(colorIndex(-limit, symmetric(limit))).toBe(0);
+      expect(colorIndex(limit / 2, symmetric(limit)) - CENTRE).toBe(CENTRE - colorIndex(-limit / 2, symmetric(limit)));
+      expect(colorIndex(5 * limit, symmetric(limit))).toBe(2 * CENTRE);
     }
-    expect(colorIndex(NaN, 1)).toBe(-1);
-  });
-
-  it("spans the larger of the two extremes", () => {
-    expect(limitOf(-3, 2)).toBe(3);
-    expect(limitOf(1, 2)).toBe(2);
-    expect(limitOf(0, 0)).toBe(0);
-    expect(limitOf(null, null)).toBeNull();
+    expect(colorIndex(NaN, symmetric(1))).toBe(-1);
   });
 });
 
@@ -56,13 +50,13 @@ describe.each(["light", "dark"] as const)("the %s palette", (theme) => {
 
   it("gives the edge cases their pixels", () => {
     const palette = paletteOf(theme);
-    const pixels = colorCells(new Float32Array([0, NaN, Infinity, -Infinity, 1e-30, -1e-30]), 1e-30, palette);
+    const pixels = colorCells(new Float32Array([0, NaN, Infinity, -Infinity, 1e-30, -1e-30]), symmetric(1e-30), palette);
     expect([...pixels]).toEqual([
       words[CENTRE], nan, inf, inf, words[2 * CENTRE], words[0],
     ]);
-    expect(new Set(colorCells(new Float32Array(9).fill(NaN), 0, palette))).toEqual(new Set([nan]));
-    expect(new Set(colorCells(new Float32Array(9).fill(4), 4, palette)).size).toBe(1);
-    expect(new Set(colorCells(new Float32Array(9), 0, palette))).toEqual(new Set([words[CENTRE]]));
+    expect(new Set(colorCells(new Float32Array(9).fill(NaN), symmetric(0), palette))).toEqual(new Set([nan]));
+    expect(new Set(colorCells(new Float32Array(9).fill(4), symmetric(4), palette)).size).toBe(1);
+    expect(new Set(colorCells(new Float32Array(9), symmetric(0), palette))).toEqual(new Set([words[CENTRE]]));
   });
 });
 

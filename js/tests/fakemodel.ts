@@ -119,6 +119,7 @@ export const TILE: TileReply = {
   site: "model.layers.0.mlp", run: 1, rows: 2, columns: 3, window: [0, 2, 0, 3], row_step: 1,
   column_step: 1, plane: [2, 3], shape: [1, 2, 3], dtype: "float32", low: -2, high: 1, nan: 1,
   inf: 0, stats: "mean 0", row_labels: ["The", "␣end"], note: "",
+  rows_dim: 1, columns_dim: 2, dims: ["batch", "token", "feature"], column_labels: [], reach: null, sampled: false,
 };
 
 /** A kernel that answers everything at once. */

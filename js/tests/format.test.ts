@@ -47,9 +47,10 @@ describe("sites", () => {
     ["a\\:input", "a\\:input", "output", true],
     ["a:input[mask]", "a", "input", false],
     ["a/softmax", "a", "output", false],
-    ["act@1", "act", "output", false],
+    ["act@1", "act", "output", true],
   ])("%s", (site, path, side, plain) => {
-    expect(parseSite(site)).toEqual({ path, side, plain });
+    expect(parseSite(site)).toMatchObject({ path, side, plain });
+    expect(parseSite(site).call).toBe(site === "act@1" ? 1 : null);
   });
 
   it("are written back", () => {

@@ -69,7 +69,7 @@ describe("reading a tile", () => {
   const tile = (reply: object, index: number[] = []): Tile => {
     const merged = { ...TILE, ...reply };
     return {
-      reply: merged, cells: new Float32Array([1, 2, 3, 4, 5, 6]), which: "latest", index, rank: null,
+      reply: merged, cells: new Float32Array([1, 2, 3, 4, 5, 6]), which: "latest", index, rowsDim: null, columnsDim: null, percentile: null, rank: null,
       window: { row0: 4, row1: 7, column0: 10, column1: 15 }, whole: wholeOf([9, 99]),
     };
   };
@@ -85,9 +85,9 @@ describe("reading a tile", () => {
   });
 
   it("knows the element's index in the tensor", () => {
-    expect(tensorIndex(tile({ shape: [2, 3, 9, 99] }, [1]), { row: 5, column: 11 })).toEqual([1, 0, 5, 11]);
-    expect(tensorIndex(tile({ shape: [99], plane: [1, 99] }), { row: 0, column: 11 })).toEqual([11]);
-    expect(tensorIndex(tile({ shape: [] }), { row: 0, column: 0 })).toEqual([]);
+    expect(tensorIndex(tile({ shape: [2, 3, 9, 99], rows_dim: 2, columns_dim: 3 }, [1]), { row: 5, column: 11 })).toEqual([1, 0, 5, 11]);
+    expect(tensorIndex(tile({ shape: [99], plane: [1, 99], rows_dim: -1, columns_dim: 0 }), { row: 0, column: 11 })).toEqual([11]);
+    expect(tensorIndex(tile({ shape: [], rows_dim: -1, columns_dim: -1 }), { row: 0, column: 0 })).toEqual([]);
   });
 
   it("writes the shortest text that is this float32", () => {

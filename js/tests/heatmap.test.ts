@@ -67,7 +67,8 @@ describe("Heatmap", () => {
     await open();
     expect(tiles()).toBe(1);
     expect(model.last("tile").params).toEqual({
-      site: "model.layers.0.mlp", which: "latest", window: null, max_rows: 256, max_columns: 352, index: [], rank: null,
+      site: "model.layers.0.mlp", which: "latest", window: null, max_rows: 256, max_columns: 352, index: [],
+      rows_dim: null, columns_dim: null, percentile: null, rank: null,
     });
     expect(panel.dataset["state"]).toBe("shown");
     expect(paints.length).toBeGreaterThan(0);
@@ -177,7 +178,8 @@ describe("Heatmap", () => {
   it("offers the leading dims, and the input side", async () => {
     await open();
     model.kernel = (request) => {
-      model.ok(request, { ...TILE, site: request.params["site"], shape: [1, 4, 2, 3] }, [bufferOf([1, 2, 3, 4, 5, 6])]);
+      model.ok(request, { ...TILE, site: request.params["site"], shape: [1, 4, 2, 3], rows_dim: 2, columns_dim: 3,
+        dims: ["batch", "head", "token", "token"] }, [bufferOf([1, 2, 3, 4, 5, 6])]);
     };
     model.sync("selected", "attn");
     await drawn();
@@ -200,5 +202,104 @@ describe("Heatmap", () => {
     model.receive({ kind: "event", state: { ...STATE1, run: 3 } });
     expect(model.last("tile").params["which"]).toBe("latest");
     await drawn();
+  });
+
+  it("selects cells, rows and columns by key, and hands the region on when asked", async () => {
+    await open();
+    key("ArrowRight");
+    key("ArrowRight");
+    key("Enter");
+    await drawn();
+    expect(find('[data-test="selection"]').textContent).toBe("[0, 0, 1] · 1 element");
+    expect(page.store.now.picked).toBeNull();
+    key("r");
+    expect(find('[data-test="selection"]').textContent).toBe("[0, 0] · 3 elements");
+    key("c");
+    expect(find('[data-test="selection"]').textContent).toBe("[0, :, 1] · 2 elements");
+    find('[data-test="edit-selection"]').click();
+    expect(page.store.now.picked).toEqual({ site: "model.layers.0.mlp", index: "0, :, 1" });
+    key("Escape");
+    expect(find('[data-test="selection"]').closest("[hidden]")).not.toBeNull();
+  });
+
+  it("asks for other dims, and drops a selection of the plane before", async () => {
+    await open();
+    key("ArrowRight");
+    key("Enter");
+    const rows = find('[data-test="rows-dim"]') as HTMLSelectElement;
+    expect([...rows.options].map((option) => option.textContent)).toEqual(["batch", "token", "feature"]);
+    model.kernel = (request) => {
+      model.ok(request, { ...TILE, rows_dim: 2, columns_dim: 1, plane: [3, 2], rows: 3, columns: 2, window: [0, 3, 0, 2],
+        row_labels: [], column_labels: ["The", "␣end"] }, [bufferOf([-2, 0, 1, 5, 0.5, -1])]);
+    };
+    rows.value = "2";
+    rows.dispatchEvent(new Event("change"));
+    await drawn();
+    expect(model.last("tile").params).toMatchObject({ rows_dim: 2, columns_dim: 1, index: [] });
+    expect([...panel.querySelectorAll('[data-test="axis-label"]')].map((label) => label.textContent)).toEqual(["The", "␣end"]);
+    expect(find('[data-test="selection"]').closest("[hidden]")).not.toBeNull();
+    key("ArrowDown");
+    expect(find('[data-test="readout"]').textContent).toBe("feature 1 · token 0 The1");
+  });
+
+  it("states a percentile that the kernel found, and fixed ends", async () => {
+    await open();
+    const before = paints.at(-1)?.hash;
+    const choose = (name: string, value: string): void => {
+      const input = find(`[data-test="${name}"]`) as HTMLSelectElement;
+      input.value = value;
+      input.dispatchEvent(new Event("change"));
+    };
+    model.kernel = (request) => {
+      model.ok(request, { ...TILE, reach: 0.5, sampled: true }, [bufferOf([-2, 0, 1, NaN, 0.5, -1])]);
+    };
+    choose("range", "99");
+    await drawn();
+    expect(model.last("tile").params["percentile"]).toBe(99);
+    expect(find('[data-test="legend-range"]').textContent).toBe("99 % of magnitudes, of a sample");
+    expect(find('[data-test="legend"]').textContent).toContain("≥ +0.5");
+    const percentile = paints.at(-1)?.hash;
+    expect(percentile).not.toBe(before);
+    choose("range", "fixed");
+    choose("range-low", "0");
+    choose("range-high", "4");
+    await drawn();
+    expect(find('[data-test="legend"]').textContent).toContain("≤ 02+4");
+    expect(find('[data-test="legend-range"]').textContent).toBe("fixed ends");
+    choose("curve", "arcsinh");
+    await drawn();
+    expect(new Set([before, percentile, paints.at(-1)?.hash]).size).toBe(3);
+  });
+
+  it("shows the user's numbers beside the tokens", async () => {
+    await open();
+    const kernel = model.kernel;
+    model.kernel = (request) => {
+      if (request.method === "strips") {
+        model.ok(request, { site: "model.layers.0.mlp", strips: [{ name: "<b>", values: [0.5, "nan"] }, { name: "long", values: [1, 2, 3] }] });
+      } else kernel(request);
+    };
+    model.receive({ kind: "event", state: { ...STATE1, overlays: 1 } });
+    await drawn();
+    expect(panel.querySelectorAll('[data-test="strip"]').length).toBe(1);
+    key("ArrowRight");
+    expect(find('[data-test="readout"]').textContent).toBe("token 0 The · feature 0 · <b> 0.5−2");
+    expect(panel.querySelector("b")).toBeNull();
+  });
+
+  it("steps through the calls of a module", async () => {
+    await open();
+    page.tree.setShapes(0, [], [1, 1, 1, 1, 3]);
+    await page.select("model.layers.0.mlp@0");
+    await drawn();
+    const call = find('[data-test="call"]') as HTMLInputElement;
+    expect(call.closest("[hidden]")).toBeNull();
+    expect(call.value).toBe("0");
+    call.value = "2";
+    call.dispatchEvent(new Event("change"));
+    await drawn();
+    expect(model.last("select").params).toEqual({ site: "model.layers.0.mlp@2" });
+    find('[data-test="side"] [data-value="input"]').click();
+    expect(model.last("select").params).toEqual({ site: "model.layers.0.mlp:input@2" });
   });
 });
