@@ -76,7 +76,7 @@ def attach(
     """
     file = Path(connection_file).expanduser().absolute()
     limits = Limits(idle=idle, silent=silent)
-    patient = replace(limits, idle=loading, silent=loading)
+    patient = replace(limits, idle=loading, silent=loading, notice=loading)
 
     def start() -> tuple[Team, dict[str, Any], Any]:
         job = Attached(file, address, patience)

@@ -78,7 +78,7 @@ def launch(
         raise InputError(f"device is 'cpu' or None, not {device!r}.")
     spec = spec_of(name, options or {}, timeout, tp)
     limits = Limits(idle=idle, silent=silent)
-    patient = replace(limits, idle=loading, silent=loading)
+    patient = replace(limits, idle=loading, silent=loading, notice=loading)
     variables = _environment(tp * dp, device, env or {})
 
     def start() -> tuple[Team, dict[str, Any], Any]:

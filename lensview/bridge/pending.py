@@ -32,6 +32,9 @@ class Pending:
         standing: by rank, the boundary at which it waits to be let on.
         where: by rank, what it said when asked where it is.
         failed_at: when the first rank's error came.
+        cancelled_at: when it was asked to stop.
+        asked_at: when its ranks were asked where they are.
+        told: whether it was told that a rank takes long.
     """
 
     number: int
@@ -41,6 +44,9 @@ class Pending:
     standing: dict[int, int] = field(default_factory=dict)
     where: dict[int, dict[str, Any]] = field(default_factory=dict)
     failed_at: float | None = None
+    cancelled_at: float | None = None
+    asked_at: float | None = None
+    told: bool = False
     news_at: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -85,6 +91,7 @@ class Cancel:
         self._pending = pending
         self._send = send
         self._over = False
+        pending.cancelled_at = time.monotonic()
         for rank in pending.waiting:
             send("pause", rank, None)
 

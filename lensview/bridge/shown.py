@@ -22,6 +22,11 @@ def show(lines: Iterable[tuple[int | None, str]]) -> None:
             print(f"[rank {rank}] {line}", file=sys.stderr)
 
 
+def tell(text: str) -> None:
+    """Say something of the ranks in the kernel's own name."""
+    print(f"lens: {text}", file=sys.stderr)
+
+
 def warn(pending: Pending) -> None:
     """Give the ranks' warnings again, each once, marked with those that had it."""
     seen: dict[tuple[str, str], list[int]] = {}

@@ -19,8 +19,8 @@ from ..errors import RunCancelled, WorkerError
 from ..watch import Watch
 from .job import Job, RankState, rank_name
 from .pending import Cancel, Pending
-from .shown import show, warn
-from .verdicts import Limits, Verdict, disagreement, verdict
+from .shown import show, tell, warn
+from .verdicts import Limits, Verdict, disagreement, long_silent, verdict, whereabouts
 from .wire import LONG, Message
 
 STEP_SECONDS = 0.05
@@ -184,22 +184,45 @@ class Team:
             if cancel is not None:
                 cancel.step()
             self._go_on_cancelling()
-            found = verdict(pending, self.job, limits)
+            self._tell_of_silence(pending, limits)
+            about, found = self._judged(pending, limits)
             if found is not None and found.wants_where and not asked_where:
                 asked_where = time.monotonic()
-                self._ask_where(pending)
+                self._ask_where(about)
             elif found is not None and (
                 not asked_where
-                or pending.where.keys() >= pending.waiting
+                or about.where.keys() >= about.waiting
                 or time.monotonic() - asked_where > limits.where
             ):
-                raise self.fail(found.with_where(pending))
+                raise self.fail(found.with_where(about))
+
+    def _judged(self, pending: Pending, limits: Limits) -> tuple[Pending, Verdict | None]:
+        """What has failed of a command, or of one before it that an interrupt gave up."""
+        for one in (pending, *(left for left, _ in self._left)):
+            if (found := verdict(one, self.job, limits)) is not None:
+                return one, found
+        return pending, None
 
     def _cancel(self, pending: Pending) -> Cancel:
         def send(kind: str, rank: int, body: Any) -> None:
             self._line.send(Message(kind, pending.number, body), rank_name(rank))
 
         return Cancel(pending, send)
+
+    def _tell_of_silence(self, pending: Pending, limits: Limits) -> None:
+        """Say once where a rank is that takes long; the run goes on."""
+        if pending.told or not long_silent(pending, limits):
+            return
+        now = time.monotonic()
+        if pending.asked_at is None:
+            pending.asked_at = now
+            self._ask_where(pending)
+        elif pending.where.keys() >= pending.waiting or now - pending.asked_at > limits.where:
+            pending.told = True
+            if where := whereabouts(pending):
+                seconds = now - pending.news_at
+                tell(f"no module was passed for {seconds:.0f} s: {where}. Interrupting stops it.")
+            pending.where.clear()
 
     def _ask_where(self, pending: Pending) -> None:
         for rank in pending.waiting:

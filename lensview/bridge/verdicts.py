@@ -29,6 +29,8 @@ class Limits:
     Attributes:
         idle: for ranks of which none computes or says anything while a command is under way.
         silent: for ranks that compute but pass no module.
+        cancelled: the same, once they were asked to stop.
+        notice: before it is said where such ranks are.
         stopped: for a rank that is stopped.
         apart: for the others, once a command has raised on one rank.
         ended: for the last words of a rank whose process ended.
@@ -38,6 +40,8 @@ class Limits:
 
     idle: float = 8.0
     silent: float = 1800.0
+    cancelled: float = 60.0
+    notice: float = 30.0
     stopped: float = 3.0
     apart: float = 6.0
     ended: float = 0.5
@@ -171,12 +175,30 @@ def _hangs(p: Pending, job: Job, limits: Limits, now: float) -> Verdict | None:
             f"No rank has computed or said anything for {quiet:.0f} s.",
             wants_where=True,
         )
-    silent = now - p.news_at
-    if silent > limits.silent:
-        return Verdict(
-            min(p.waiting), f"No rank has passed a module for {silent:.0f} s.", wants_where=True
-        )
+    silent = now - max(p.news_at, p.cancelled_at or 0.0)
+    stop = p.cancelled_at is not None
+    if silent > (min(limits.cancelled, limits.silent) if stop else limits.silent):
+        why = ", though all were asked to stop" if stop else ""
+        what = f"No rank has passed a module for {silent:.0f} s{why}."
+        return Verdict(min(p.waiting), what, wants_where=True)
     return None
+
+
+def long_silent(p: Pending, limits: Limits) -> bool:
+    """Whether a command's ranks have passed no module for so long that it is worth a word: it may
+    be a long computation in a function of the user's, or one without an end."""
+    return time.monotonic() - p.news_at > limits.notice
+
+
+def whereabouts(p: Pending) -> str:
+    """Where the ranks are that others wait for, in a line."""
+    stacks = {rank: str(told.get("stack", "")) for rank, told in sorted(p.where.items())}
+    working = [r for r in stacks if "torch/distributed" not in stacks[r]] or list(stacks)
+    places = []
+    for rank in working:
+        lines = [line.strip() for line in stacks[rank].splitlines() if line.startswith("  File ")]
+        places.append(f"rank {rank} is at {lines[-1].removeprefix('File ')}" if lines else "")
+    return "; ".join(place for place in places if place)
 
 
 def disagreement(pending: Pending) -> Verdict | None:

@@ -27,7 +27,7 @@ class Job:
     """
 
     def __init__(
-        self, folder: Path, model: str, *more: str, nodes: int = 1, ranks: int = 1, env: Any = None
+        self, folder: Path, model: str, *more: str, nodes: int = 1, ranks: int = 1, again: int = 0
     ) -> None:
         self.file = folder / "job.json"
         self._logs = [folder / f"agent{i}.log" for i in range(nodes)]
@@ -36,7 +36,7 @@ class Job:
             *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}"),
             *(f"--nproc-per-node={ranks}", "--rdzv-backend=c10d", f"--rdzv-id={port}"),
             *(f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"),
-            *("--max-restarts=0", "--monitor-interval=0.2", "-m", "lensview.bridge.worker"),
+            *(f"--max-restarts={again}", "--monitor-interval=0.2", "-m", "lensview.bridge.worker"),
             *("--path", model, "--connection", str(self.file), *more),
         ]
         paths = [str(ROOT), str(Path(__file__).parent)]
@@ -45,7 +45,6 @@ class Job:
             "PYTHONPATH": os.pathsep.join(paths),
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",
-            **(env or {}),
         }
         # The first holds the rendezvous; without it the others would end too.
         hosts = [[f"--rdzv-conf=is_host={int(i == 0)}"] for i in range(nodes)]

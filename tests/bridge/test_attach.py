@@ -206,6 +206,31 @@ def test_a_rank_that_fails_ends_the_job(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+def test_a_job_that_its_launcher_restarts(
+    folder: Path, local: lv.LocalSession, tmp_path: Path
+) -> None:
+    job = Job(tmp_path, str(folder), ranks=2, again=1)
+    try:
+        session = job.attach()
+        before = json.loads(job.file.read_text())["job"]
+        os.kill(session.ranks[1].pid, signal.SIGKILL)
+        with pytest.raises(lv.WorkerError, match="Rank 1 was killed by SIGKILL"):
+            for _ in range(100):
+                session.trace(IDS, LATE)
+                time.sleep(0.1)
+        end = time.monotonic() + 60
+        while not job.file.exists() or json.loads(job.file.read_text())["job"] == before:
+            assert time.monotonic() < end and job.running(), job.log()
+            time.sleep(0.1)
+        session.restart()
+        assert close(session.trace(IDS, LATE)[LATE], local.trace(IDS, LATE)[LATE])
+        session.end()
+        assert job.codes(30) == [0], job.log()
+    finally:
+        job.end()
+
+
+@pytest.mark.full
 def test_a_load_that_fails_ends_the_job(folder: Path, tmp_path: Path) -> None:
     job = Job(tmp_path, "faulty:not_a_model", ranks=1)
     try:

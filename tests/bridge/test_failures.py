@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,24 @@ def test_a_rank_killed_between_commands(failing: RankSession) -> None:
     time.sleep(3)
     with pytest.raises(lv.WorkerError, match="Rank 0 was killed by SIGKILL"):
         failing.trace(IDS, LATE)
+
+
+@pytest.mark.full
+def test_a_rank_that_computes_for_ever_is_told_of(
+    failing: RankSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It may be a long computation: so first a word, and an end only once it does not stop."""
+    failing.trace(IDS, LATE)  # the first run looks at how the model is split, which takes a moment
+    failing._team.limits = replace(failing._team.limits, notice=1.0, cancelled=2.0, silent=1800.0)
+    watch = lv.Watch()
+    threading.Timer(3.0, watch.cancel).start()
+    begun = time.monotonic()
+    with pytest.raises(lv.WorkerError, match=r"Rank 1 hangs.*all were asked to stop") as caught:
+        failing.trace(prompt(faulty.SPIN), LATE, watch=watch)
+    assert 5.0 <= time.monotonic() - begun < BOUND
+    assert "faulty.py" in caught.value.remote_traceback
+    (told,) = [t for t in capfd.readouterr().err.splitlines() if t.startswith("lens: no module")]
+    assert "rank 1 is at" in told and "faulty.py" in told and "rank 0 is at" not in told
 
 
 @pytest.mark.full
