@@ -45,3 +45,21 @@ def test_the_page_on_sites(demo_model: tuple[Any, Any], tmp_path: Path) -> None:
     block = block.replace("run.safetensors", str(tmp_path / "run.safetensors"))
     exec(compile(block, "docs", "exec"), {**names, "tokenizer": tokenizer})
     assert (tmp_path / "run.safetensors").exists()
+
+
+def test_the_page_on_datasets(
+    demo_model: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = dict(zip(("model", "tokenizer"), demo_model, strict=True))
+    with pytest.warns(lv.LensWarning, match="1 item was skipped"):
+        for block in python_blocks("docs/datasets.md"):
+            exec(compile(block, "docs", "exec"), names)
+    data = names["data"]
+    assert len(data) == 4 and data.skipped == {2: "it has no tokens"}
+    assert data[0]["model.layers.3"].shape == (5, 576)
+    assert data[0]["model.layers.29"].shape == (1, 576)
+    assert names["again"].keys() == data.keys() and names["table"].num_rows == 4
+    costs = names["costs"](tokens=1e9, hidden=4096, layers=1, rate=10_000.0)
+    assert costs["bytes"] == 8.192e12 and costs["files"] == 30_518
+    assert 27 < costs["hours"] < 29

@@ -19,6 +19,9 @@ from .manifests import Part, State, read_state
 from .orders import Stored, read_order
 from .shards import verify
 
+OPEN = 256
+"""How many shards a process keeps mapped at a time."""
+
 
 class Contents:
     """All items of some folders, and where each one's rows are.
@@ -123,4 +126,7 @@ class Files:
         if part.place not in self._open:
             opened: Any = safe_open(part.place, framework="pt")
             self._open[part.place] = opened.__enter__()
-        return self._open[part.place]
+        found = self._open[part.place] = self._open.pop(part.place)  # the latest is the last
+        while len(self._open) > OPEN:
+            del self._open[next(iter(self._open))]
+        return found

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..capture.run import Prepared
-from ..errors import InputError, LensWarning, NotRecordedError
+from ..errors import InputError, LensWarning, NotRecordedError, SiteError
 from ..interventions import Intervention
 from ..modules import index
 from ..plan import Plan
@@ -129,10 +129,11 @@ def extract_dataset(
         prior.check(folder, order)
         if prior.finished is not None:
             return ActivationDataset(folder)
-    if drops(call.module):
+    if _by_chance(call.module):
         warnings.warn(
-            "The model is in train mode and drops values by chance, so that no row is what another "
-            "run would give. Call model.eval() first, unless that is meant.",
+            "The model is in train mode and drops values by chance, or takes statistics of each "
+            "batch, so that no row is what its own run would give. Call model.eval() first, unless "
+            "that is meant.",
             LensWarning,
             stacklevel=2,
         )
@@ -141,10 +142,12 @@ def extract_dataset(
     return ActivationDataset(folder)
 
 
-def drops(module: nn.Module) -> bool:
-    """Whether a run of the model as it stands drops values by chance."""
-    chance = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-    return any(isinstance(m, chance) and m.training and m.p > 0 for m in module.modules())
+def _by_chance(module: nn.Module) -> bool:
+    """Whether a row depends on chance, or on the rows beside it."""
+    drops = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+    norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    active = [m for m in module.modules() if m.training]
+    return any(isinstance(m, norms) or (isinstance(m, drops) and m.p > 0) for m in active)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +185,7 @@ class _Extraction:
         self._told = {"skipped": 0, "cut": 0}
         self._done = {bytes(key) for key in prior.state.keys}
         self._sites: dict[str, tuple[Portion, Form]] = {}
+        self._like: dict[str, Any] = {}
         self._prepared: Prepared | None = None
         self._manifest = Manifest(folder, worker.rank, worker.world_size)
         self._writer = Writer(folder, self._manifest, shard_bytes) if worker.writes else None
@@ -252,7 +256,8 @@ class _Extraction:
             dtype = check(site, portion, form, value.dtype)
             self._sites[site] = portion, form
             shape = list(value.shape[{"tokens": 2, "flat": 1, "item": 1}[form] :])
-            told[site] = {"form": form, "shape": shape, "dtype": str(dtype).removeprefix("torch.")}
+            told[site] = {"form": form, "shape": shape, "dtype": _name(dtype)}
+        self._like = told
         if self._worker.writes:
             with writing(self._folder):
                 self._manifest.add({"sites": told})
@@ -268,9 +273,9 @@ class _Extraction:
         values, rows = {}, {}
         skipped: dict[str, str] = {}
         keys = [row.entry.key for row in batch.rows]
-        for site, (portion, form) in self._sites.items():
+        for site, (portion, _) in self._sites.items():
             counts = batch.tokens
-            values[site], rows[site] = kept_rows(trace[site], portion, form, batch.padded, counts)
+            values[site], rows[site] = self._rows(site, trace[site], batch)
             for key, count, tokens in zip(keys, rows[site], counts, strict=True):
                 if tokens and not count:
                     skipped[key.hex()] = f"{tokens} tokens: positions {portion.keep} at {site}"
@@ -278,6 +283,27 @@ class _Extraction:
         joined = torch.cat([one for one in ids if one is not None]) if None not in ids else None
         longer = {r.entry.key.hex(): r.length for r in batch.rows if r.length > r.tokens}
         return Job(Piece(keys, batch.tokens, joined, values, rows), skipped, longer)
+
+    def _rows(self, site: str, value: Tensor, batch: Batch) -> tuple[Tensor, list[int]]:
+        """What is kept of one batch's value at a site, seen to be what the first one was like."""
+        portion, form = self._sites[site]
+        like = self._like[site]
+        positions = [row.entry.position for row in batch.rows]
+        try:
+            kept, counts = kept_rows(value, portion, form, batch.padded, batch.tokens)
+        except SiteError as error:
+            raise SiteError(f"{site}: at items {positions[:8]} {error}.") from error
+        if (list(kept.shape[1:]), _name(kept.dtype)) != (like["shape"], like["dtype"]):
+            raise SiteError(
+                f"{site}: items {positions[:8]} have rows of {list(kept.shape[1:])} in "
+                f"{_name(kept.dtype)}, those before them of {like['shape']} in {like['dtype']}. A "
+                "dataset holds rows of one shape."
+            )
+        return kept, counts
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _found(trace: Trace, texts: Iterable[str]) -> dict[str, Tensor]:

@@ -147,7 +147,17 @@ def kept_rows(
     each has; none where it has not the positions asked for.
 
     A mean is taken in float32. The result may share memory with `value`.
+
+    Raises:
+        SiteError: the value is not what the first look at its site found.
     """
+    rows_of = {"tokens": (len(counts), padded), "flat": (len(counts) * padded,)}
+    expected = rows_of.get(form, (len(counts),))
+    if tuple(value.shape[: len(expected)]) != expected:
+        raise SiteError(
+            f"its value has shape {list(value.shape)} for {len(counts)} rows of {padded} tokens, "
+            "which is not how it lay in the first runs"
+        )
     full = form == "tokens" and portion.keep == "all" and all(c == padded for c in counts)
     if full or form == "item":
         rows = value.flatten(0, 1) if full else value

@@ -256,9 +256,38 @@ def test_the_model_is_left_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_model_that_drops_values_by_chance_is_told(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Embedding(101, 8), nn.Dropout(0.5))
-    with pytest.warns(lv.LensWarning, match=r"Call model\.eval\(\) first"):
-        extract(model.train(), [torch.tensor([1, 2])], "0", tmp_path / "a")
+    ids, vector = {"input": torch.tensor([1, 2])}, {"input": torch.randn(4, 6)}
+    cases = (
+        (nn.Embedding(101, 8), nn.Dropout(0.5), ids),
+        (nn.Linear(6, 6), nn.BatchNorm1d(4), vector),
+    )
+    for number, (*parts, item) in enumerate(cases):
+        model = nn.Sequential(*parts).train()
+        with pytest.warns(lv.LensWarning, match=r"Call model\.eval\(\) first"):
+            extract(model, [item, item], "0", tmp_path / str(number), batch_size=2, stop=True)
+
+
+def test_rows_of_another_shape_than_those_before_are_refused(tmp_path: Path) -> None:
+    model = nn.Conv2d(3, 4, 3).eval()
+    items = [{"input": torch.randn(3, size, size)} for size in (8, 8, 9)]
+    with pytest.raises(lv.SiteError, match=r"items \[2\] have rows of \[4, 7, 7\]"):
+        extract(nn.Sequential(model), items, "0", tmp_path / "a", tokenizer=None)
+
+
+def test_a_model_that_drops_tokens_is_refused(tmp_path: Path) -> None:
+    """Of more than ten tokens, which the first look did not meet."""
+
+    class Short(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(101, 8)
+
+        def forward(self, input_ids: Tensor) -> Tensor:
+            return torch.as_tensor(self.embed(input_ids[:, :10]))
+
+    items = [torch.arange(4), torch.arange(12)]
+    with pytest.raises(lv.SiteError, match=r"at items \[1\] its value has shape \[1, 10, 8\]"):
+        extract(Short().eval(), items, "embed", tmp_path / "a", batch_size=1)
 
 
 def test_shards_are_about_as_large_as_asked_for(tmp_path: Path) -> None:

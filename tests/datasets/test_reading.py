@@ -104,6 +104,23 @@ def test_folders_of_several_machines_are_read_together(tmp_path: Path, folder: P
         lv.open_dataset([places[0], tmp_path / "other"])
 
 
+def test_rows_that_two_wrote_are_there_once(tmp_path: Path, folder: Path) -> None:
+    with pytest.warns(lv.LensWarning):
+        extract(tmp_path / "acts")
+    assert_equal(lv.open_dataset([tmp_path / "acts", folder]), lv.open_dataset(folder))
+
+
+def test_more_shards_than_are_kept_open(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, dataset: lv.ActivationDataset
+) -> None:
+    first = [item["layers.1"].clone() for item in dataset]
+    monkeypatch.setattr("lensview.datasets.contents.OPEN", 1)
+    few = lv.open_dataset(folder)
+    for i in [*range(41), *range(40, -1, -1)]:
+        assert torch.equal(few[i]["layers.1"], first[i])
+    assert len(few._files._open) == 1
+
+
 def test_a_worker_that_is_done_before_the_others(tmp_path: Path, folder: Path) -> None:
     first = extract(tmp_path / "acts", rank=0, world_size=2)
     assert not first.complete and "not complete" in repr(first)
