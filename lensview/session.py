@@ -19,7 +19,7 @@ from .modules import ModuleRow, index, tree
 from .parallel.rows import placed
 from .plan import Plan
 from .resolve import resolve
-from .tensors.stats import Stats, stats
+from .tensors.stats import Stats
 from .tensors.tiles import Tile, difference, element, tile
 from .traces.trace import Trace
 from .watch import Watch
@@ -158,7 +158,7 @@ class LocalSession:
 
     def stats(self, trace: Trace, site: str) -> Stats:
         """Statistics of a record."""
-        return stats(trace[site])
+        return trace.stats(site)
 
     def value(self, trace: Trace, site: str, index: Sequence[int]) -> str:
         """One element of a record, exactly."""
