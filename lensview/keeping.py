@@ -1,7 +1,8 @@
 """Keep: how much of each value a run's records hold.
 
-Owns the argument ``keep=``: an index, a dtype, or a mapping of globs to either, as data and as
-JSON, and the cut itself. Which values are recorded at all is `plan.py`'s and `resolve.py`'s.
+Owns the argument ``keep=``: an index, a dtype, both, "statistics", or a mapping of globs to these,
+as data and as JSON, and the cut itself. Which values are recorded at all is `plan.py`'s and
+`resolve.py`'s.
 """
 
 from __future__ import annotations
@@ -18,17 +19,21 @@ from .indices import At, Index, index_text, normal, parse_index
 from .regions import Frame, regions
 from .sites import Site, glob_pattern
 
+STATISTICS = "statistics"
+"""As ``keep=``: of each value its `tensors.stats.Stats`, taken when it passes, and no tensor."""
+
 
 @dataclass(frozen=True)
 class Rule:
     """One line of ``keep=``: for the sites that `glob` matches ("" is every site), what is kept.
 
-    Either `index` or `dtype` is given.
+    One of `index`, `dtype` and `statistics` is given.
     """
 
     glob: str
     index: Index = None
     dtype: torch.dtype | None = None
+    statistics: bool = False
 
 
 Keep = tuple[Rule, ...]
@@ -36,10 +41,12 @@ Keep = tuple[Rule, ...]
 
 @dataclass(frozen=True)
 class Cut:
-    """What is kept at one site; `index` and `dtype` None keep the value as it is."""
+    """What is kept at one site; `index` and `dtype` None keep the value as it is. With `statistics`
+    these are of what the index selects, in the value's own dtype, and nothing else is kept."""
 
     index: Index = None
     dtype: torch.dtype | None = None
+    statistics: bool = False
 
     @property
     def part(self) -> str:
@@ -70,7 +77,8 @@ class Cut:
                     "make no tensor. Choose tokens that every row has, such as at(token=-1)."
                 )
             tensor = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-        if self.dtype is not None and (tensor.is_floating_point() or tensor.is_complex()):
+        # Complex numbers stay: a real dtype would lose half of each.
+        if self.dtype is not None and tensor.is_floating_point():
             tensor = tensor.to(self.dtype)
         return tensor
 
@@ -89,9 +97,11 @@ def keeping(keep: Any) -> Keep:
     """
     if keep is None:
         return ()
+    if isinstance(keep, tuple) and keep and all(isinstance(rule, Rule) for rule in keep):
+        return keep
     if not isinstance(keep, Mapping):
-        return (_rule("", keep),)
-    return tuple(_rule(_key(glob), what) for glob, what in keep.items())
+        return _rules("", keep)
+    return tuple(rule for glob, what in keep.items() for rule in _rules(_key(glob), what))
 
 
 def cut_at(keep: Keep, site: Site) -> Cut:
@@ -99,27 +109,43 @@ def cut_at(keep: Keep, site: Site) -> Cut:
     fitting = [rule for rule in keep if matches(rule.glob, site)]
     index = next((r.index for r in fitting if r.index is not None), None)
     dtype = next((r.dtype for r in fitting if r.dtype is not None), None)
-    return Cut(index, dtype) if index is not None or dtype is not None else WHOLE
+    statistics = any(r.statistics for r in fitting)
+    cut = Cut(index, None if statistics else dtype, statistics)
+    return WHOLE if cut == WHOLE else cut
 
 
-def written(keep: Keep) -> list[dict[str, str]]:
+def written(keep: Keep) -> list[dict[str, Any]]:
     """`keep` as JSON."""
-    return [
-        {"glob": r.glob, "index": index_text(r.index)}
-        if r.dtype is None
-        else {"glob": r.glob, "dtype": str(r.dtype).removeprefix("torch.")}
-        for r in keep
-    ]
+    return [{"glob": r.glob, **_written(r)} for r in keep]
 
 
-def read(body: list[dict[str, str]]) -> Keep:
+def _written(rule: Rule) -> dict[str, Any]:
+    if rule.statistics:
+        return {"statistics": True}
+    if rule.dtype is not None:
+        return {"dtype": str(rule.dtype).removeprefix("torch.")}
+    return {"index": index_text(rule.index)}
+
+
+def read(body: list[dict[str, Any]]) -> Keep:
     """The inverse of `written`."""
-    return tuple(
-        Rule(r["glob"], dtype=getattr(torch, r["dtype"]))
-        if "dtype" in r
-        else Rule(r["glob"], parse_index(r["index"]))
-        for r in body
-    )
+    return tuple(_read(r) for r in body)
+
+
+def _read(body: dict[str, Any]) -> Rule:
+    if body.get("statistics"):
+        return Rule(body["glob"], statistics=True)
+    if "dtype" in body:
+        return Rule(body["glob"], dtype=getattr(torch, body["dtype"]))
+    return Rule(body["glob"], parse_index(body["index"]))
+
+
+def _rules(glob: str, what: Any) -> Keep:
+    """One rule, or two for an index with a dtype behind it."""
+    if isinstance(what, tuple) and len(what) > 1 and isinstance(what[-1], torch.dtype):
+        index = what[0] if len(what) == 2 else what[:-1]
+        return (_rule(glob, index), _rule(glob, what[-1]))
+    return (_rule(glob, what),)
 
 
 def _key(glob: Any) -> str:
@@ -129,6 +155,8 @@ def _key(glob: Any) -> str:
 
 
 def _rule(glob: str, what: Any) -> Rule:
+    if isinstance(what, str) and what == STATISTICS:
+        return Rule(glob, statistics=True)
     if isinstance(what, torch.dtype):
         if not what.is_floating_point:
             raise InputError(
@@ -136,10 +164,12 @@ def _rule(glob: str, what: Any) -> Rule:
             )
         return Rule(glob, dtype=what)
     if what is None or isinstance(what, str):
-        hint = near(str(what), ("float16", "bfloat16", "float32")) if what else ""
+        known = ("float16", "bfloat16", "float32", STATISTICS)
+        hint = near(str(what), known) if what else ""
         raise InputError(
             f"keep={what!r}: give an index such as lv.at(token=-1), a dtype such as "
-            f"torch.bfloat16, or a mapping of globs to either.{hint}"
+            f"torch.bfloat16, both as (index, dtype), {STATISTICS!r}, or a mapping of globs to "
+            f"these.{hint}"
         )
     return Rule(glob, normal(what))
 

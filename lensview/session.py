@@ -23,7 +23,7 @@ from .parallel.rows import placed
 from .plan import Plan
 from .resolve import resolve
 from .tensors.sizes import Size, difference_size, size
-from .tensors.stats import Stats, stats
+from .tensors.stats import Stats
 from .tensors.tiles import Tile, difference, element, tile
 from .traces.trace import Trace
 from .watch import Watch
@@ -205,7 +205,7 @@ class LocalSession(Viewing):
 
     def stats(self, trace: Trace, site: str) -> Stats:
         """Statistics of a record."""
-        return stats(trace[site])
+        return trace.stats(site)
 
     def sizes(
         self, trace: Trace, sites: Sequence[str], baseline: Trace | None = None

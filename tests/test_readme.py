@@ -63,3 +63,20 @@ def test_the_page_on_datasets(
     costs = names["costs"](tokens=1e9, hidden=4096, layers=1, rate=10_000.0)
     assert costs["bytes"] == 8.192e12 and costs["files"] == 30_518
     assert 27 < costs["hours"] < 29
+
+
+def test_the_page_on_files(
+    demo_model: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = demo_model
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"lv": lv, "model": model, "tokenizer": tokenizer}
+    names["inputs"] = "The capital of France is"
+    for block in python_blocks("docs/files.md"):
+        exec(compile(block, "docs", "exec"), names)
+    mlp = "model.layers.3.mlp"
+    assert names["data"][mlp].dims == ("batch", "token", "feature")
+    assert (tmp_path / "small.html").stat().st_size < 1_000_000
+    assert [c.name for c in names["trace"].checks if not c.ok] == []
+    assert names["guess"].groups["model.layers.*.mlp"] == 30 * names["trace"][mlp].nbytes
+    assert names["small"].stats(mlp) == names["trace"].stats(mlp)

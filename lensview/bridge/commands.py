@@ -119,7 +119,7 @@ class Commands:
             max_new_tokens=body["max_new_tokens"],
             tokenizer=self.session.tokenizer,
             chat=body["chat"],
-            keep={r.glob: r.index if r.dtype is None else r.dtype for r in plan.keep} or None,
+            keep=plan.keep or None,
             max_bytes=plan.max_bytes,
             watch=watch,
             **body["options"],

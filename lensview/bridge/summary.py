@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from torch import Tensor
@@ -20,6 +20,7 @@ from ..errors import IdleInterventionError, InterventionError, LensError
 from ..interventions import Intervention
 from ..plan import Plan
 from ..tensors.dense import full_shape, held_bytes
+from ..tensors.stats import stats_of
 from ..traces.checks import Check
 from ..traces.parts import InterventionReport, Parts, Record
 from ..traces.plain import from_json, to_json
@@ -46,6 +47,7 @@ def trace_body(trace: Trace) -> dict[str, Any]:
         if tokens is None
         else (tokens.ids, tokens.mask, tokens.labels, tokens.scope),
         "logits": parts.logits,
+        "statistics": {site: asdict(found) for site, found in trace.statistics.items()},
         "checks": [[c.name, c.ok, c.reason] for c in trace.checks],
         "meta": dict(parts.meta) | dict(trace.meta),
     }
@@ -90,6 +92,7 @@ def parts_of(
         meta=body["meta"],
         spell=speller(tokenizer),
         checks=tuple(map(Check.read, body["checks"])),
+        statistics={site: stats_of(told) for site, told in body["statistics"].items()},
     )
 
 

@@ -7,6 +7,7 @@ no values) and the check of a limit against it. Nothing of the model itself is r
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InterventionError, LimitError
-from ..keeping import WHOLE, Cut, cut_at
+from ..indices import at
+from ..keeping import STATISTICS, WHOLE, Cut, cut_at, keeping
 from ..modules import index
 from ..parallel.styles import is_sharded
 from ..parallel.weightless import weightless
@@ -33,6 +35,35 @@ from .inputs import Call, prepare
 
 
 @dataclass(frozen=True)
+class Choice:
+    """One way to keep the sites of a run, and what it needs.
+
+    Attributes:
+        name: "all tokens", "one token", …
+        keep: the argument ``keep=`` that asks for it; None for all tokens.
+        total: bytes; a value that passes at several sites is kept once.
+        left_out: sites whose values it does not fit (they have no tokens): with a glob they would
+            be in ``trace.missed``.
+    """
+
+    name: str
+    keep: Any
+    total: int
+    left_out: tuple[str, ...] = ()
+
+
+STATISTICS_BYTES = 14 * 8
+"""What the statistics of one value take, each number as eight bytes."""
+_CHOICES: tuple[tuple[str, Any], ...] = (
+    ("all tokens", None),
+    ("one token", at(token=-1)),
+    ("half precision", torch.bfloat16),
+    ("one token, half precision", (at(token=-1), torch.bfloat16)),
+    ("statistics only", STATISTICS),
+)
+
+
+@dataclass(frozen=True)
 class Estimate:
     """What the records of a run will need.
 
@@ -40,11 +71,24 @@ class Estimate:
         sites: bytes by canonical site, in the order in which values will pass.
         total: bytes of all of them; a value that passes at several sites is kept once.
         unknown: why there is no estimate (then the others are empty), or "".
+        choices: what the same sites need by other ``keep=``, whatever was asked for: all tokens,
+            one token, half precision, both, statistics only.
     """
 
     sites: dict[str, int] = field(default_factory=dict)
     total: int = 0
     unknown: str = ""
+    choices: tuple[Choice, ...] = ()
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """Bytes by group: sites that differ in the numbers of their paths only, written with "*"
+        for each ("model.layers.*.mlp"). A value that passes at several sites counts at each."""
+        found: dict[str, int] = {}
+        for text, size in self.sites.items():
+            name = re.sub(r"(?<=\.)\d+(?=[.:/@\[]|$)", "*", text)
+            found[name] = found.get(name, 0) + size
+        return found
 
     def largest(self, count: int = 5) -> list[tuple[str, int]]:
         """The sites that need most, with their bytes."""
@@ -98,7 +142,7 @@ def within(model: Any, inputs: Any, plan: Plan, *, tokenizer: Any, chat: bool) -
             f"The {len(names)} sites asked for by name need {_human(found.total)}, but max_bytes "
             f"is {_human(plan.max_bytes)}. Nothing was run. The largest are\n{rows}\nAsk for fewer "
             "sites, keep less of each (keep=lv.at(token=-1)), keep them in a smaller dtype "
-            "(keep=torch.bfloat16), or raise max_bytes."
+            "(keep=torch.bfloat16), keep statistics only (keep='statistics'), or raise max_bytes."
         )
 
 
@@ -148,6 +192,22 @@ def _attempts(call: Call) -> list[dict[str, Any]]:
     return [kwargs]
 
 
+class _Sum:
+    """The bytes of one choice so far."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.left_out: list[tuple[str, int]] = []
+        # Held, so that the identity of one tensor is not given to another.
+        self._known: dict[int, Tensor] = {}
+
+    def add(self, tensor: Tensor, cut: Cut, size: int) -> None:
+        """One value at one site. Statistics are of a site; tensors are kept once."""
+        if cut.statistics or id(tensor) not in self._known:
+            self._known[id(tensor)] = tensor
+            self.total += size
+
+
 class _Meter:
     """Measures what passes at the targets of one hollow run."""
 
@@ -157,9 +217,8 @@ class _Meter:
         self.frame = Frame(None if tokens is None else tokens.mask)
         self.found: dict[tuple[str, int], int] = {}
         self.calls: dict[str, int] = {}
-        self.total = 0
-        # Held, so that the identity of one tensor is not given to another.
-        self._known: dict[tuple[int, str, Any], Tensor] = {}
+        self._asked: dict[tuple[str, Any], _Sum] = {}
+        self._others = [(keeping(keep), _Sum()) for _, keep in _CHOICES]
 
     def visitor(self, target: Target) -> Visitor:
         cut = cut_at(self.plan.keep, target.site)
@@ -177,27 +236,43 @@ class _Meter:
         _, tensor = main_in(value, target.site.leaf)
         if tensor is None:
             return
+        for keep, sum_ in self._others:
+            other = cut_at(keep, target.site)
+            try:
+                sum_.add(tensor, other, self._bytes(target, text, tensor, other))
+            except InterventionError:
+                sum_.left_out.append((text, call))
         try:
-            frame = self.frame.covering(holds_tokens(self.tokens, target.site))
-            kept = tensor if cut is WHOLE else cut.of(tensor, frame, text)
+            size = self._bytes(target, text, tensor, cut)
         except InterventionError:
             if not target.expanded:
                 raise
             return
-        size = held_bytes(kept)
         self.found[text, call] = size
-        key = (id(tensor), cut.part, cut.dtype)
-        if key not in self._known:
-            self._known[key] = tensor
-            self.total += size
+        self._asked.setdefault((cut.part, cut.dtype), _Sum()).add(tensor, cut, size)
+
+    @property
+    def total(self) -> int:
+        """The bytes of all that was asked for."""
+        return sum(sum_.total for sum_ in self._asked.values())
+
+    def _bytes(self, target: Target, text: str, tensor: Tensor, cut: Cut) -> int:
+        frame = self.frame.covering(holds_tokens(self.tokens, target.site))
+        kept = tensor if cut is WHOLE else cut.of(tensor, frame, text)
+        return STATISTICS_BYTES if cut.statistics else held_bytes(kept)
 
     def estimate(self) -> Estimate:
         several = {text for text, calls in self.calls.items() if calls > 1}
-        sizes = {
-            f"{text}@{call}" if text in several else text: size
-            for (text, call), size in self.found.items()
-        }
-        return Estimate(sizes, self.total)
+
+        def named(text: str, call: int) -> str:
+            return f"{text}@{call}" if text in several else text
+
+        sizes = {named(*key): size for key, size in self.found.items()}
+        choices = tuple(
+            Choice(name, keep, sum_.total, tuple(named(*key) for key in sum_.left_out))
+            for (name, keep), (_, sum_) in zip(_CHOICES, self._others, strict=True)
+        )
+        return Estimate(sizes, self.total, choices=choices)
 
 
 def _measured(

@@ -16,8 +16,7 @@ class Draws:
     """The generators that a model's forward may draw from, as they were when this was made."""
 
     def __init__(self, module: nn.Module) -> None:
-        gpus = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        parameters = module.parameters() if gpus else ()
+        parameters = module.parameters() if torch.cuda.is_available() else ()
         devices = {p.device for p in parameters if p.device.type == "cuda"}
         self._devices = sorted(d.index for d in devices if d.index is not None)
         self._before = self._states()

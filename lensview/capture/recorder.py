@@ -27,11 +27,12 @@ from ..sites import Site
 from ..taps.hooks import UNCHANGED, Visitor
 from ..taps.ops import OpsMet, OpWish
 from ..tensors.dense import held_bytes
+from ..tensors.stats import Stats, stats
 from ..traces.gradients import Gradient, watched
 from ..traces.parts import Record
 from ..traces.plain import Plain, plain, said
 from ..traces.tokens import Tokens, holds_tokens
-from ..values import get, main_in
+from ..values import Path, get, main_in
 from .absent import never_called, parent_of
 from .copies import Copies
 from .opsites import why_no_op
@@ -77,7 +78,8 @@ class Stopped(BaseException):
 
 @dataclass(frozen=True, eq=False)
 class _Value:
-    """One value that was kept; `tensor` is None where another rank keeps it.
+    """One value that was kept; `tensor` is None where another rank keeps it, or where `stats` are
+    all that is kept.
 
     `late` is what is still to be cut, once the whole is there.
     """
@@ -90,6 +92,7 @@ class _Value:
     gradient: Gradient | None
     placement: Placement | None = None
     late: Cut = WHOLE
+    stats: Stats | None = None
 
 
 class Recorder:
@@ -215,6 +218,9 @@ class Recorder:
                 raise
             seen.left_out[call] = f"left out: keep= does not fit it. {error}"
             return
+        if seen.cut.statistics and self._spread is None:
+            self._keep_statistics(seen, call, kept, path)
+            return
         size = self._size(kept, placement)
         limited = self._max_bytes is not None and seen.target.expanded
         if limited and self.held + size > (self._max_bytes or 0):
@@ -229,6 +235,15 @@ class Recorder:
         gradient = self._gradient(live, seen.cut, placement, site)
         aligned = self.aligned and seen.cut.keeps_tokens
         self._values.append(_Value(seen, call, copy, path, aligned, gradient, placement, late))
+
+    def _keep_statistics(self, seen: _Seen, call: int, kept: Tensor, path: Path) -> None:
+        try:
+            found = stats(kept)
+        except (TypeError, ValueError) as error:
+            seen.left_out[call] = f"left out: it has no statistics. {error}"
+            return
+        seen.kept += 1
+        self._values.append(_Value(seen, call, None, path, False, None, stats=found))
 
     def _size(self, kept: Tensor, placement: Placement | None) -> int:
         """Bytes of what is kept, of the whole where this is a piece."""
@@ -307,7 +322,14 @@ class Recorder:
         wholes = spread.wholes([(t, p) for t, p in pairs if t is not None and p is not None])
         found = dict(zip(map(id, split), wholes or [], strict=False))
         self._values = [self._settled(v, found.get(id(v))) for v in self._values]
+        self._values = [self._reduced(v) for v in self._values]
         self._disagreeing = spread.witness.compare(spread.ranks)
+
+    def _reduced(self, value: _Value) -> _Value:
+        """Over several ranks statistics are taken at the end, of the whole."""
+        if not value.seen.cut.statistics or value.tensor is None:
+            return value
+        return replace(value, tensor=None, stats=stats(value.tensor))
 
     def _doubt(self, spread: Spread) -> None:
         """Take back what was decided of modules whose calls the twin counts otherwise."""
@@ -361,6 +383,11 @@ class Recorder:
                     self._lay(value),
                 )
         return result
+
+    def statistics(self) -> dict[str, Stats]:
+        """The statistics of values of which nothing else is kept, by canonical text."""
+        values = ((v.seen.text_of(v.call), v.stats) for v in self._values)
+        return {text: found for text, found in values if found is not None}
 
     def _lay(self, value: _Value) -> str:
         """How the value lay over the ranks, in words; "" where the model is in one process."""
@@ -433,6 +460,7 @@ class Recorder:
             result.update((v.seen.text_of(v.call), ELSEWHERE) for v in self._values)
             return result
         there = {v.seen.text_of(v.call) for v in self._values if v.tensor is not None}
+        there |= self.statistics().keys()
         there |= self.plain().keys() | {str(seen.target.site) for seen, _, _ in self._plain}
         return {site: reason for site, reason in result.items() if site not in there}
 

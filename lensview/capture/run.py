@@ -75,7 +75,8 @@ def trace(
         chat: each string is a user's message in the tokenizer's chat template.
         keep_output: keep the model's whole output as ``trace.output``.
         keep: keep less of each value: an index as interventions take it (``lv.at(token=-1)``; an
-            int keeps its dim), a floating dtype, or a mapping of globs to either. Where an index
+            int keeps its dim), a floating dtype, both as ``(index, dtype)``, ``"statistics"``
+            (``trace.statistics``, and no tensor), or a mapping of globs to these. Where an index
             does not fit a value that a glob found, it is in ``trace.missed``.
         grad: run in the caller's grad mode instead of ``no_grad``; `output` is kept, and after the
             caller's ``backward`` on a loss made from it, ``trace.grad(site)`` reads. Backward
@@ -352,6 +353,7 @@ def _trace(
         Parts(
             plan=plan,
             records=recorder.records(),
+            statistics=recorder.statistics(),
             missed=missed,
             plain=recorder.plain(),
             aliases=recorder.aliases(),

@@ -208,6 +208,7 @@ class Stepper:
             Parts(
                 plan=self.plan,
                 records=recorder.records(),
+                statistics=recorder.statistics(),
                 missed=recorder.missed(),
                 calls=recorder.calls(),
                 asked=recorder.asked(),

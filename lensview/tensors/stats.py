@@ -6,8 +6,9 @@ Owns the numbers and their one-line text. Reading odd tensors is `dense`'s part.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,6 +78,26 @@ class Stats:
         parts += known or ["no finite value"]
         counts = {"NaN": self.nan, "inf": self.posinf, "-inf": self.neginf}
         return " · ".join([*parts, *(f"{n:,} {name}" for name, n in counts.items() if n)])
+
+
+def stats_of(body: Mapping[str, Any]) -> Stats:
+    """`Stats` from what ``dataclasses.asdict`` makes of one, as files and messages hold it.
+
+    Raises:
+        TypeError: that is something else.
+    """
+    given = dict(body)
+    shape = given.pop("shape", None)
+    numbers = [v for k, v in given.items() if k not in ("dtype", "note")]
+    texts = (given.get("dtype"), given.get("note"))
+    if not (
+        isinstance(shape, (list, tuple))
+        and all(isinstance(size, int) for size in shape)
+        and all(v is None or isinstance(v, (int, float)) for v in numbers)
+        and all(isinstance(text, str) for text in texts)
+    ):
+        raise TypeError(f"{body!r:.80} is no statistics")
+    return Stats(shape=tuple(shape), **given)
 
 
 def stats(tensor: Tensor) -> Stats:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..tensors.dense import components, real
+from ..tensors.stats import Stats
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,15 @@ class Check:
 FINITE = "finite"
 
 
-def finite(records: Mapping[str, Tensor]) -> Check:
+def finite(records: Mapping[str, Tensor], statistics: Mapping[str, Stats]) -> Check:
     """Whether NaN or infinities are among the values of a run; reads every one of them."""
     found = [site for site, tensor in records.items() if not _all_finite(tensor)]
+    found += [site for site, told in statistics.items() if told.finite < told.count]
+    seen = len(records) + len(statistics)
+    if not seen:
+        return Check(FINITE, None, "no value was kept, so none was looked at.")
     if not found:
-        return Check(FINITE, True, f"no NaN and no infinity in {len(records)} values.")
+        return Check(FINITE, True, f"no NaN and no infinity at {seen} sites.")
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     return Check(FINITE, False, f"NaN or infinities, first at {found[0]}{more}.")
 

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from ..errors import MissingExtraError
 from ..tensors.dense import dense
-from ..tensors.stats import Stats, stats
 from .dims import dims_of
 
 if TYPE_CHECKING:
@@ -170,10 +169,12 @@ COLUMNS = tuple(_KINDS)
 
 
 def statistics(trace: Trace, sites: str | Iterable[str] | None) -> Iterator[dict[str, Any]]:
-    """One row of `COLUMNS` per record, in the trace's order."""
-    for site in trace.chosen(sites):
-        figures: Stats = stats(trace[site])
-        row = {"site": site, **asdict(figures), "placement": trace.placement(site)}
+    """One row of `COLUMNS` per record, in the trace's order; then those kept as statistics only."""
+    kept = trace.statistics if sites is None else ()
+    for site in (*trace.chosen(sites), *kept):
+        figures = trace.stats(site)
+        placement = trace.placement(site) if site in trace else ""
+        row = {"site": site, **asdict(figures), "placement": placement}
         yield {**row, "shape": list(figures.shape)}
 
 

@@ -8,6 +8,7 @@ How tensors are stored is `layouts.py`'s, the file `storage.py`'s.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ..plan import Plan
 from ..sites import Site
+from ..tensors.stats import stats_of
 from .checks import Check
 from .late import LateRecord
 from .layouts import Get, Put, take_apart
@@ -67,6 +69,7 @@ def describe(parts: Parts, put: Put) -> dict[str, Any]:
         "scope": "" if tokens is None else tokens.scope,
         "spelt": _spelt(parts),
         "checks": [[c.name, c.ok, c.reason] for c in parts.checks],
+        "statistics": {site: asdict(found) for site, found in parts.statistics.items()},
         "meta": dict(parts.meta),
         "run": {name: take_apart(f"//{name}", tensor, put) for name, tensor in own.items()},
     }
@@ -99,7 +102,7 @@ def parts_of(body: Mapping[str, Any], get: Get, stored: Stored, tokenizer: Any) 
         plan=plan,
         records=records,
         missed=_mapping(body["missed"], str),
-        # Files of the first versions have neither these two nor checks.
+        # Files of the first versions have neither these two, nor checks or statistics.
         plain={site: from_json(v) for site, v in _mapping(body.get("plain", {})).items()},
         aliases=_lists(body.get("aliases", {})),
         calls=_mapping(body["calls"], int),
@@ -113,6 +116,10 @@ def parts_of(body: Mapping[str, Any], get: Get, stored: Stored, tokenizer: Any) 
         meta=meta,
         spell=_speller(_mapping(body["spelt"], str), tokenizer),
         checks=tuple(Check.read(one) for one in _all(body.get("checks", []), list)),
+        statistics={
+            site: stats_of(told)
+            for site, told in _mapping(body.get("statistics", {}), dict).items()
+        },
     )
 
 

@@ -57,6 +57,8 @@ def merge_ranks(traces: Iterable[Trace]) -> Trace:
     parts = [one._parts for one in ordered]
     tokens, rows = _tokens(parts), [_rows(one) for one in ordered]
     records, missed = _records(parts, rows)
+    apart = "statistics of parts of a batch are not joined: read those of each rank."
+    missed |= {site: apart for p in parts for site in p.statistics}
     first = parts[0]
     return Trace(
         Parts(

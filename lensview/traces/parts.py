@@ -14,6 +14,7 @@ from torch import Tensor
 from ..interventions import Intervention
 from ..plan import Plan
 from ..sites import Site
+from ..tensors.stats import Stats
 from .checks import Check
 from .gradients import Gradient
 from .plain import Plain
@@ -82,3 +83,4 @@ class Parts:
     meta: Mapping[str, Any] = field(default_factory=dict)
     spell: Callable[[int], str] | None = None
     checks: tuple[Check, ...] = ()
+    statistics: Mapping[str, Stats] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..errors import NotRecordedError, SiteError, near
 from ..interventions import Intervention
 from ..sites import Site, glob_pattern, without_wrappers
+from ..tensors.stats import Stats, stats
 from .checks import FINITE, Check, finite, line
 from .compare import Diff
 from .late import dtype_of, shape_of, size_of
@@ -40,6 +41,7 @@ class Trace(Mapping[str, Tensor]):
         missed: sites that were asked for and not recorded, each with the reason.
         plain: sites asked for by name where something else than a tensor passed, each with what
             `value` gives.
+        statistics: sites of which statistics were kept and nothing else (``keep="statistics"``).
         aliases: for each record of a module that has several names, the same site's other names.
         tokens: ids, mask and labels of the batch, or None where the inputs were no token ids.
         logits: (B, V), the model's logits at the last real token of each row, in the model's
@@ -56,6 +58,7 @@ class Trace(Mapping[str, Tensor]):
         self.sites: tuple[str, ...] = tuple(parts.records)
         self.missed: dict[str, str] = dict(parts.missed)
         self.plain: dict[str, Plain] = dict(parts.plain)
+        self.statistics: dict[str, Stats] = dict(parts.statistics)
         self.aliases: dict[str, tuple[str, ...]] = dict(parts.aliases)
         self.tokens = parts.tokens
         self.logits = parts.logits
@@ -82,7 +85,7 @@ class Trace(Mapping[str, Tensor]):
         if any(check.name == FINITE for check in known):
             return known
         if self._finite is None:
-            self._finite = finite(self)
+            self._finite = finite(self, self.statistics)
         return (*known, self._finite)
 
     # --- a mapping ---------------------------------------------------------------------------
@@ -108,6 +111,8 @@ class Trace(Mapping[str, Tensor]):
             f"Trace of {self.meta.get('model', 'a model')}: {len(self.sites)} sites, "
             f"{size / 2**20:.1f} MiB, {len(self.interventions)} interventions"
         ]
+        if self.statistics:
+            rows.append(f"  statistics only of {len(self.statistics)}: see trace.statistics")
         if self.missed:
             rows.append(f"  missed {len(self.missed)}: see trace.missed")
         if self._parts.checks:
@@ -180,6 +185,11 @@ class Trace(Mapping[str, Tensor]):
         for known, others in self.aliases.items():
             if str(site) in others:
                 return f"{site} is another name of {known!r}, under which its record stands."
+        if str(site) in self.statistics:
+            return (
+                f"{site} was kept as statistics only: trace.stats({str(site)!r}) gives them. Run "
+                "again without keep='statistics' for its values."
+            )
         reason = self.missed.get(str(site)) or self.missed.get(str(site.at_call(None)))
         if reason:
             return f"{site} was not recorded: {reason}"
@@ -244,6 +254,16 @@ class Trace(Mapping[str, Tensor]):
                 "trace.output. If you did, that loss does not depend on this value."
             )
         return record.gradient.value
+
+    def stats(self, text: str) -> Stats:
+        """Statistics of the value at a site: those that were kept, or of its record.
+
+        Raises:
+            SiteError, NotRecordedError: there is neither at `text`.
+            TypeError: a kind of tensor that cannot be read.
+        """
+        found = self.statistics.get(str(Site.parse(text)))
+        return stats(self[text]) if found is None else found
 
     def placement(self, text: str) -> str:
         """How the record's value lay over the ranks, in words; "" for a model in one process.

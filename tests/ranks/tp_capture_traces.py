@@ -186,6 +186,11 @@ def trusted(out: Path) -> Any:
     assert "bit for bit" in said["output"].reason and "put together" in said["ranks"].reason
     with raises(lv.RankDivergenceError, "check"):
         lv.trace(two.split, IDS, [LAYER], check=rank == 0)
+    told = lv.trace(two.split, IDS, [Q, LAYER], records="all", keep="statistics")
+    for site in (Q, LAYER):
+        mine, alone = told.stats(site), lv.trace(two.whole, IDS, site).stats(site)
+        assert mine.shape == alone.shape and abs(mine.rms - alone.rms) < 1e-5 * alone.rms, site
+    assert not len(told) and not told.missed, told
     other = pair("llama", out)
     if rank:
         other.split.model.norm.weight.data.mul_(1.5)
