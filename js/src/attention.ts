@@ -15,7 +15,8 @@ import type { PageState } from "./state";
 import type { Theme } from "./theme";
 import { WhichRun } from "./whichrun";
 
-const SMALL = 46;
+const SMALL = 34;
+const LINE = 13;
 const LARGEST = 34;
 const MOST_TOKENS = 400;
 
@@ -37,6 +38,7 @@ export class AttentionView extends SiteView<"attention"> {
   private readonly which: WhichRun;
   private readonly row: NumberField;
   private readonly canvas = h("canvas", { class: "lv-canvas" });
+  private readonly queries = h("div", { class: "lv-queries", "aria-hidden": "true" });
   private readonly surface: HTMLElement;
   private readonly stage: HTMLElement;
   private readonly heads = h("div", { class: "lv-heads", role: "radiogroup", "aria-label": "Attention heads", "data-test": "heads" });
@@ -52,7 +54,7 @@ export class AttentionView extends SiteView<"attention"> {
       class: "lv-surface", tabindex: "0", role: "application", "aria-roledescription": "attention pattern",
       "aria-label": "Attention pattern: queries down, keys across. Arrow keys move.", "data-test": "attention-surface",
     }, this.canvas);
-    this.stage = h("div", { class: "lv-attention-stage" }, this.surface);
+    this.stage = h("div", { class: "lv-attention-stage" }, this.queries, this.surface);
     this.body.classList.add("lv-attention");
     this.body.append(this.heads, this.stage, this.readout,
       h("div", { class: "lv-scroll lv-words-scroll", tabindex: "0", role: "group", "aria-label": "Tokens by weight" }, this.words));
@@ -136,8 +138,16 @@ export class AttentionView extends SiteView<"attention"> {
   private paint(): void {
     const { reply } = this;
     if (!reply || this.stage.clientWidth === 0) return;
-    const size = Math.min(this.stage.clientWidth / reply.keys, this.stage.clientHeight / reply.queries, LARGEST);
-    const step = Math.max(size, 0.05);
+    const width = this.stage.clientWidth;
+    const tall = Math.min(width / reply.keys, this.stage.clientHeight / reply.queries, LARGEST);
+    const labels = tall >= LINE ? reply.query_labels : [];
+    this.queries.replaceChildren(...labels.map((label) => {
+      const word = h("bdi", { dir: "ltr" }, visible(label));
+      word.style.height = `${String(tall)}px`;
+      return word;
+    }));
+    const step = Math.max(0.05, Math.min(tall, (width - this.queries.clientWidth - 8) / reply.keys));
+    for (const word of this.queries.children) (word as HTMLElement).style.height = `${String(step)}px`;
     paintCells(this.canvas, { values: this.cells, rows: reply.rows, columns: reply.columns },
       Math.max(40, step * reply.keys), Math.max(40, step * reply.queries), this.limit(), this.palette);
   }

@@ -39,6 +39,12 @@ export function lensCell(reply: LensReply, texts: ReadonlyMap<number, string>, l
   };
 }
 
+/** What all sites begin with, up to the last dot: "model.layers.". */
+export function stemOf(sites: readonly string[]): string {
+  const stem = (sites[0] ?? "").replace(/[^.]*$/, "");
+  return sites.every((site) => site.startsWith(stem)) ? stem : "";
+}
+
 /** The background of a cell. */
 export function lensColour({ probability, change }: LensCell, which: Which): string {
   const amount = which === "difference" ? (change ?? 0) : probability;
@@ -112,11 +118,13 @@ export class LensView extends SiteView<"lens"> {
     const width = reply.sites.length === 0 ? 0 : reply.ids.length / reply.k / reply.sites.length;
     this.cells = reply.sites.map((_, layer) =>
       Array.from({ length: width }, (_unused, token) => lensCell(reply, texts, layer, token)));
-    const head = h("tr", { role: "row" }, h("th", { role: "columnheader", scope: "col" }, "after layer ↓ at token →"),
+    const stem = stemOf(reply.sites);
+    const head = h("tr", { role: "row" }, h("th", { role: "columnheader", scope: "col" }, `${stem} ↓`),
       ...Array.from({ length: width }, (_, token) => h("th", { role: "columnheader", scope: "col", title: `token ${String(reply.start + token)}` },
         h("bdi", { dir: "ltr" }, visible(reply.labels[token] ?? String(reply.start + token))))));
     const rows = this.cells.map((cells, layer) => h("tr", { role: "row", "data-site": reply.sites[layer] ?? "" },
-      h("th", { role: "rowheader", scope: "row", title: reply.sites[layer] ?? "" }, reply.sites[layer] ?? ""),
+      h("th", { role: "rowheader", scope: "row", title: reply.sites[layer] ?? "" },
+        (reply.sites[layer] ?? "").slice(stem.length)),
       ...cells.map((cell) => {
         const value = which === "difference" ? (cell.change ?? 0) : cell.probability;
         const element = h("td", {

@@ -26,7 +26,7 @@ _HALF_ULPS = 4
 _HALF = 1e-4
 """Dtypes less precise than this are 16-bit floats."""
 _MATRIX = 2
-_HEADS = ("lm_head", "embed_out", "output", "head", "unembed")
+_HEADS = ("lm_head", "embed_out", "head", "unembed")
 """Names that heads have where a model does not tell its own."""
 
 
