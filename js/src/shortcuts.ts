@@ -13,7 +13,7 @@ export function shortcuts(
   signal: AbortSignal,
 ): void {
   root.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented || inDialog(event.target)) return;
+    if (inDialog(event.target)) return;
     if (event.key === "Enter" && event.target instanceof HTMLElement) delete event.target.dataset["typed"];
     const command = event.ctrlKey || event.metaKey;
     if (command && event.key.toLowerCase() === "z" && !ownUndo(event.target)) {
@@ -24,7 +24,8 @@ export function shortcuts(
       openHelp(anchor, signal);
     } else return;
     event.preventDefault();
-  }, { signal });
+    event.stopPropagation();
+  }, { signal, capture: true }); // before the tree, which takes letters and marks for names
   // A row's field knows whether what it shows was typed and not applied yet.
   root.addEventListener("input", ({ target }) => {
     if (target instanceof HTMLElement && target.closest(".lv-edit")) target.dataset["typed"] = "true";

@@ -154,7 +154,7 @@ class RunRow:
     `number` counts from 1 and is what a patch names ("run 3"). `prompt` and `interventions` are
     short texts. `time` is ISO 8601 in the kernel's zone, `seconds` the run's length, `seed` the
     one that torch was seeded with last (null over ranks). `held` says whether its values are still
-    there; its plan and its next tokens always are. `checks` counts those that are amber.
+    there; its plan and its next tokens always are. `amber` counts checks that found something.
     """
 
     number: int

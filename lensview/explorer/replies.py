@@ -230,7 +230,7 @@ def tile_reply(session: Session, latest: Latest, wanted: TileParams) -> tuple[Ti
     shown = baseline if wanted.which == "baseline" else trace
     if wanted.which == "difference":
         tile = session.difference_tile(trace, baseline, site, **options)
-        stats = "edited minus baseline"
+        stats = latest.difference
     else:
         tile = session.tile(shown, site, **options)
         stats = session.stats(shown, site).line()

@@ -59,6 +59,7 @@ class Latest:
     model_state: tuple[int, ...] = ()
     keep: str = ""
     divergence: Divergence | None = None
+    difference: str = "edited minus baseline"
 
 
 @dataclass
@@ -233,6 +234,7 @@ class Runs:
                 top_baseline=pair.top_first,
                 top_edited=pair.top_second,
                 divergence=pair.divergence,
+                difference=f"run {pair.second.number} minus run {pair.first.number}",
             )
 
     def up_to_date(self) -> bool:

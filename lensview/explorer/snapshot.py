@@ -100,13 +100,14 @@ def _prompt(state: State, size: _Size) -> str:
 
 
 def _heatmap(runs: Runs, selected: str, size: _Size) -> str:
-    if not selected or runs.latest.trace is None:
+    shown = runs.shown()
+    if not selected or shown.trace is None:
         return ""
     wanted = TileParams(selected, "latest", None, size.rows, size.columns, [])
     try:
-        reply, _ = tile_reply(runs.session, runs.latest, wanted)
+        reply, _ = tile_reply(runs.session, shown, wanted)
         tile = runs.session.tile(
-            runs.latest.trace, selected, max_rows=size.rows, max_columns=size.columns
+            shown.trace, selected, max_rows=size.rows, max_columns=size.columns
         )
     except (LensError, IndexError, TypeError) as error:
         # A site without a value is a fact to show, not a reason to show nothing.

@@ -78,7 +78,7 @@ class KeptRun:
             seconds=round(self.seconds, 3),
             seed=self.seed,
             held=self.trace is not None,
-            amber=sum(not c.ok for c in self.all_checks),
+            amber=sum(not c.ok for c in (*self.checks, *filter(None, [self.verified]))),
         )
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 import lensview as lv
 from lensview.explorer import Explorer
+from lensview.explorer.cells import cells
 
-from .conftest import Page, row
+from .conftest import Gate, Page, row
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -193,3 +194,42 @@ def test_the_effect_of_a_row_alone(
     assert wanted.kl is not None and f"{max(wanted.kl):.3g} nats" in found["text"]
     assert page.ask("effect", id=last["id"])["moved"] is False
     assert "cannot run" in page.refused("effect", id="nobody")["message"]
+
+
+def test_clicks_while_a_cell_runs_are_one_run_of_the_last_state(
+    page: Page, explorer: Explorer
+) -> None:
+    page.ask("run", prompt=PROMPT)
+    for value in ("2", "3", "4"):
+        page.ask("interventions", rows=[row(MLP, "scale", value)])
+    before = explorer._open().latest.run
+    cells()._started()
+    try:
+        asked = [page.send("undo", key="undo") for _ in range(2)]
+        asked += [page.send("redo", key="redo"), page.send("undo", key="undo")]
+        page.until(lambda: bool(page.of(asked[-1], "progress")), why="it says that it waits")
+        assert "cell" in page.of(asked[-1], "progress")[-1]["text"]
+        assert explorer._open().latest.run == before
+    finally:
+        cells()._ended()
+    assert page.answer(asked[-1])["kind"] == "ok"
+    assert {page.answer(name)["kind"] for name in asked[:-1]} == {"cancelled"}
+    assert explorer._open().latest.run == before + 1
+    assert [str(i) for i in explorer.interventions] == [f"scale {MLP} 2"]
+
+
+def test_looking_for_an_effect_shows_progress_and_can_be_cancelled(
+    page: Page, explorer: Explorer, tiny_llama: LlamaForCausalLM
+) -> None:
+    page.ask("run", prompt=PROMPT)
+    edit = row(MLP)
+    page.ask("interventions", rows=[edit])
+    gate = Gate()
+    with gate.on(tiny_llama.get_submodule("model.layers.0.mlp")):
+        name = page.send("effect", id=edit["id"])
+        assert gate.reached.wait(60)
+        page.send("cancel", id=name)
+        gate.opened.set()
+        assert page.answer(name)["kind"] == "cancelled"
+    assert page.of(name, "progress")
+    assert page.ask("effect", id=edit["id"])["moved"] is True

@@ -254,7 +254,8 @@ def test_close_lets_go_of_everything() -> None:
     assert left() is None, "a closed explorer in Out[] keeps no model"
 
 
-def test_a_new_trace_frees_the_old_one(explorer: Explorer) -> None:
+def test_a_trace_that_the_timeline_lets_go_of_is_freed(explorer: Explorer) -> None:
+    explorer._open().timeline.limit = 0
     gc.collect()
     gc.disable()
     try:
