@@ -1,6 +1,6 @@
 # Everything a person or a machine runs. `make` alone lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-versions lint js bench bench-peers bench-parallel bench-storage bench-dataset pins clean environment front-end
+.PHONY: help setup demo test test-full test-versions lint js bench bench-explorer bench-peers bench-parallel bench-storage bench-dataset pins clean environment front-end
 SHELL := /bin/sh
 
 help:  ## what can be made
@@ -31,6 +31,9 @@ js: front-end  ## rebuild the front end's bundle
 
 bench: setup  ## what capture costs, one table
 	@.venv/bin/python -m benchmarks.capture
+
+bench-explorer: environment  ## what the explorer costs in JupyterLab, beside plotly's FigureWidget
+	@.venv/bin/python -m benchmarks.explorer
 
 bench-peers: setup  ## the same beside nnsight and torchlens, in an environment of their own
 	@test -x .venv-bench/bin/python || .venv/bin/python -m venv .venv-bench

@@ -11,11 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .dense import components, real, widest
+from .dense import components, piece_elements, real, widest
 from .differences import difference
 from .stats import stats
-
-_CHUNK = 1 << 22
 
 
 class Size(NamedTuple):
@@ -38,7 +36,7 @@ def size(tensor: Tensor) -> Size:
     for part in components(tensor):
         count += part.numel()
         flat = part.reshape(-1)
-        for chunk in torch.split(flat, _CHUNK) if part.numel() else ():
+        for chunk in torch.split(flat, piece_elements(part)) if part.numel() else ():
             norm = torch.linalg.vector_norm(real(chunk), dtype=widest(chunk.device)).item()
             total += norm * norm
     if count and math.isfinite(total) and (total > 0 or _all_zero(tensor)):

@@ -13,10 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .dense import components, dtype_text, full_shape, is_magnitude, real, widest
-
-_CHUNK = 1 << 22
-"""Elements converted at a time: 32 MB in float64."""
+from .dense import components, dtype_text, full_shape, is_magnitude, piece_elements, real, widest
 
 _SAFE_EXPONENT = 50
 """Squares of magnitudes below 2^50, and above 2^-50, are safe in float32 too."""
@@ -137,14 +134,15 @@ def stats(tensor: Tensor) -> Stats:
 
 
 def _chunks(parts: list[Tensor]) -> Iterator[Tensor]:
-    """Views of at most `_CHUNK` elements that cover each part once, in float32 or float64."""
+    """Views of bounded size that cover each part once, in float32 or float64."""
     for part in parts:
         if not part.numel():
             continue
-        if part.numel() <= _CHUNK:
+        most = piece_elements(part)
+        if part.numel() <= most:
             yield real(part)
         elif part.is_contiguous():
-            yield from (real(piece) for piece in torch.split(part.view(-1), _CHUNK))
+            yield from (real(piece) for piece in torch.split(part.view(-1), most))
         else:
             longest = max(range(part.dim()), key=part.size)
             yield from _chunks(list(part.chunk(2, longest)))
@@ -207,7 +205,9 @@ class _Moments:
         return math.sqrt(self.spread / self.count + self.mean**2)
 
     def add(self, chunk: Tensor, exponent: int) -> None:
-        values = chunk if self.all_finite else chunk[chunk.isfinite()]
+        # NaN and infinities make a sum that is neither: most pieces need no look at each element.
+        finite = self.all_finite or math.isfinite(chunk.sum().item())
+        values = chunk if finite else chunk[chunk.isfinite()]
         count = values.numel()
         if not count:
             return

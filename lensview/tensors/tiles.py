@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .dense import dtype_text, full_shape, is_integral, is_magnitude, real
+from .dense import dtype_text, full_shape, is_integral, is_magnitude, piece_elements, real
 from .differences import difference
 from .elements import element
 from .percentiles import magnitude
@@ -27,9 +27,6 @@ MAX_TILE_BYTES = (1 << 20) - (1 << 16)
 """The most that a tile's cells take: a message of 1 MiB less 64 KiB for its header and labels."""
 
 _CELL_BYTES = 4
-_GROUP_ELEMENTS = 1 << 25
-"""Source cells reduced at a time: bounds the working memory to a few hundred MB."""
-
 _FLOAT32_MAX = torch.finfo(torch.float32).max
 _FLOAT32_EXACT = 1 << 24
 """Ints up to this magnitude are exact in float32."""
@@ -208,7 +205,7 @@ def _pool_group(group: Tensor, row_step: int, column_step: int) -> Tensor:
 
 def _groups(source: Tensor, row_step: int) -> Iterator[Tensor]:
     """`source` in pieces of whole blocks of rows, each small enough to be converted."""
-    blocks = max(1, _GROUP_ELEMENTS // max(1, row_step * source.shape[1]))
+    blocks = max(1, piece_elements(source) // max(1, row_step * source.shape[1]))
     yield from torch.split(source, blocks * row_step)
 
 

@@ -78,7 +78,7 @@ def test_what_is_not_finite_is_counted_apart(dtype: torch.dtype) -> None:
 def test_large_and_scattered_tensors_in_pieces(
     monkeypatch: pytest.MonkeyPatch, offset: float
 ) -> None:
-    monkeypatch.setattr("lensview.tensors.stats._CHUNK", 100)
+    monkeypatch.setattr("lensview.tensors.dense.CACHED_ELEMENTS", 100)
     x = torch.randn(23, 31, dtype=torch.float64) + offset
     x[4, 4] = math.nan
     for view in (x, x.t(), x[::2, 1::3], x.expand(3, 23, 31)):

@@ -127,7 +127,7 @@ def test_no_tile_outgrows_a_message(shape: tuple[int, int]) -> None:
 def test_large_planes_are_reduced_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(53, 41)
     whole = tile(x, max_rows=10, max_columns=10)
-    monkeypatch.setattr("lensview.tensors.tiles._GROUP_ELEMENTS", 300)
+    monkeypatch.setattr("lensview.tensors.dense.CACHED_ELEMENTS", 300)
     assert tile(x, max_rows=10, max_columns=10) == whole
 
 
