@@ -8,7 +8,7 @@ import ts from "typescript";
 import { MARK, markMembers } from "./members.mjs";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const LIMIT = 150 * 1024;
+const LIMIT = 160_000;
 
 const cssAsText = {
   name: "css-as-text",
@@ -53,9 +53,9 @@ const result = await build({
 });
 
 for (const [file, { bytes }] of Object.entries(result.metafile.outputs)) {
-  console.log(`${file}: ${(bytes / 1024).toFixed(1)} kB`);
+  console.log(`${file}: ${(bytes / 1000).toFixed(1)} kB`);
   if (bytes > LIMIT) {
-    console.error(`the bundle is larger than its limit of ${LIMIT / 1024} kB`);
+    console.error(`the bundle is larger than its limit of ${LIMIT / 1000} kB`);
     process.exitCode = 1;
   }
 }

@@ -19,7 +19,7 @@ import lensview
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "lensview"
 STATIC = PACKAGE / "explorer" / "static"
-MAX_BUNDLE_BYTES = 150_000
+MAX_BUNDLE_BYTES = 160_000
 
 GROUND = (
     "errors version watch sites resolve values modules indices regions sources functions streams "

@@ -43,6 +43,7 @@ export class Checks {
 
 function line({ name, ok, reason }: Check): HTMLElement {
   return h("li", { class: "lv-check", "data-check": name, "data-ok": String(ok) },
-    h("span", { class: "lv-check-mark", role: "img", "aria-label": ok ? "green" : "amber" }, ok ? "✓" : "!"),
+    h("span", { class: "lv-check-mark", role: "img", "aria-label": ok ? "green" : ok === null ? "not told" : "amber" },
+      ok ? "✓" : ok === null ? "?" : "!"),
     h("span", {}, h("b", {}, name), ` ${reason}`));
 }

@@ -136,7 +136,7 @@ export interface Divergence {
 
 export interface Check {
   name: string;
-  ok: boolean;
+  ok: boolean | null;
   reason: string;
 }
 

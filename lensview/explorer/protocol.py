@@ -184,7 +184,7 @@ class Check:
     """One reason to believe a run, or not to: green where `ok`, else amber."""
 
     name: str
-    ok: bool
+    ok: bool | None
     reason: str
 
 

@@ -22,36 +22,14 @@ MAX_LISTED = 3
 
 
 def checks_of(trace: Trace) -> tuple[Check, ...]:
-    """What a trace says of its run."""
-    return (_mode(trace), _padding(trace), _reach(trace), *_overflow(trace))
+    """What is known of a run: what its trace says, besides the comparison with a plain call, which
+    is made here when a person asks for it; whether all was reached; what overflowed."""
+    told = [Check(c.name, c.ok, _sentence(c.reason)) for c in trace.checks if c.name != "output"]
+    return (*told, _reach(trace), *_overflow(trace))
 
 
-def _mode(trace: Trace) -> Check:
-    if trace.meta.get("training"):
-        return Check(
-            "mode",
-            False,
-            "The model is in train mode: dropout changes every run. Call model.eval() to compare.",
-        )
-    return Check("mode", True, "The model is in eval mode: no dropout.")
-
-
-def _padding(trace: Trace) -> Check:
-    if trace.tokens is None:
-        return Check("padding", True, "The inputs are no token ids, so there is no padding.")
-    mask = trace.tokens.mask
-    padded = int((~mask).sum())
-    if not padded:
-        return Check("padding", True, "No padding: every token is real.")
-    count = f"{padded} padding token{'' if padded == 1 else 's'}"
-    if bool((~mask[:, 0]).any()):
-        return Check(
-            "padding",
-            False,
-            f"{count}, on the left: without position ids that count real tokens alone, rows "
-            "differ from their single runs.",
-        )
-    return Check("padding", True, f"{count}, on the right and masked: causal rows hold.")
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _reach(trace: Trace) -> Check:

@@ -176,7 +176,7 @@ def test_padding_and_overflow_are_checked(page: Page, explorer: Explorer) -> Non
     explorer.run(["the capital", "a b c"])
     checks = {c["name"]: c for c in page.ask("hello")["state"]["checks"]}
     assert (
-        checks["padding"]["ok"] and "1 padding token, on the right" in checks["padding"]["reason"]
+        checks["padding"]["ok"] and "padded on the right and masked" in checks["padding"]["reason"]
     )
     page.ask("interventions", rows=[row(MLP, "scale", "1e39")])
     checks = {c["name"]: c for c in page.ask("hello")["state"]["checks"]}

@@ -202,7 +202,7 @@ def test_only_small_things_are_synced(explorer: Explorer) -> None:
     assert own == {"selected", "prompt", "_esm", "_anywidget_id"}
     state = {k: v for k, v in explorer.get_state().items() if k != "_esm"}
     assert len(repr(state)) < 2000
-    assert len(explorer.get_state("_esm")["_esm"]) < 150_000
+    assert len(explorer.get_state("_esm")["_esm"]) < 160_000
 
 
 def test_a_missing_bundle_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
