@@ -103,10 +103,8 @@ class Attached(Job):
         self.busy = {int(rank): int(number) for rank, number in body["busy"].items()}
         for state, told in zip(self.ranks, body["ranks"], strict=True):
             state.lines.extend(map(str, told.pop("lines", ())))
-            state.host = str(told.get("host", ""))
             state.pid = int(told.get("pid", 0))
-            if "state" in told or "gone" in told or "exit" in told:
-                self.note({**told, "rank": state.rank} | {"host": state.host})
+            self.note({**told, "rank": state.rank})
 
     @property
     def lost(self) -> str:  # type: ignore[override]

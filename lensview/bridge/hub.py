@@ -96,6 +96,8 @@ class Hub:
         with self._turn:
             known = self._ranks[rank]
             known.here, known.lost_at = True, None
+            if kind == "hello":
+                known.told["pid"] = message_of(parts, TO_KERNEL).body["pid"]
             if kind == "told":
                 self._note(known, dict(message_of(parts, TO_KERNEL).body))
             if number == LOAD:
@@ -119,6 +121,7 @@ class Hub:
     def _say_ready(self) -> None:
         answers = [k.load for k in self._ranks]
         if all(a is not None and heading(a)[0] == "reply" for a in answers):
+            self._seen_at = time.monotonic()
             print("lens: the model is loaded; it can be attached to", flush=True)
 
     def _to_kernel(self, sender: bytes, parts: Parts) -> None:

@@ -137,6 +137,8 @@ class Job(ABC):
         """Take what a guard said."""
         rank = told.get("rank")
         state = self.ranks[rank] if isinstance(rank, int) and rank < len(self.ranks) else None
+        if state is not None and "host" in told:
+            state.host = str(told["host"])
         if "line" in told:
             self._note_line(state, str(told["line"]))
         elif state is not None and isinstance(code := told.get("exit"), int):
@@ -145,8 +147,6 @@ class Job(ABC):
         elif state is not None and "gone" in told:
             state.gone, state.ended_at = str(told["gone"]), time.monotonic()
             state.does("gone")
-        elif state is not None and "host" in told:
-            state.host = str(told["host"])
         elif state is not None and "state" in told:
             now = time.monotonic()
             stopped = str(told.get("state", "")) in ("T", "t")

@@ -49,16 +49,21 @@ def _join(timeout: int, tp: int) -> torch.device:
 
     limit = timedelta(seconds=timeout)
     number, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    where: dict[str, Any] = {"timeout": limit}
-    if int(os.environ["WORLD_SIZE"]) != tp:
-        # To each group it is the world: nothing that a library says to all goes further.
-        store, *_ = next(rendezvous("env://", timeout=limit))
-        store = dist.PrefixStore(  # type: ignore[attr-defined]
-            f"lensview/group{number // tp}", store
-        )
-        where |= {"store": store, "rank": number % tp, "world_size": tp}
-        os.environ["RANK"], os.environ["WORLD_SIZE"] = str(number % tp), str(tp)
-    if torch.cuda.is_available() and torch.cuda.device_count() > local:
+    # To each group it is the world: nothing that a library says to all goes further. What a group
+    # before has left in the launcher's store, which outlives a restart, is not met either.
+    store, *_ = next(rendezvous("env://", timeout=limit))
+    name = f"lensview/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{number // tp}"
+    store = dist.PrefixStore(name, store)  # type: ignore[attr-defined]
+    where: dict[str, Any] = {
+        "timeout": limit,
+        "store": store,
+        "rank": number % tp,
+        "world_size": tp,
+    }
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(number % tp), str(tp)
+    # One for each rank of this machine, or none for any: the ranks of a group have one backend.
+    here = int(os.environ["LOCAL_WORLD_SIZE"])
+    if torch.cuda.is_available() and torch.cuda.device_count() >= here:
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", device_id=device, **where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket as bare
 import stat
 import subprocess
 import sys
@@ -70,6 +71,9 @@ def test_one_kernel_at_a_time(job: Job, local: lv.LocalSession) -> None:
             job.attach()
         assert close(session.trace(IDS, LATE)[LATE], local.trace(IDS, LATE)[LATE])
         before = session.trace(IDS, [LATE, Q])
+        told = session.states()
+        assert [(s.rank, s.state) for s in told] == [(0, "idle"), (1, "idle")]
+        assert all(s.pid and s.memory > 50 << 20 and s.host == bare.gethostname() for s in told)
     finally:
         session.stop()
     session.stop()
@@ -91,6 +95,7 @@ session.generate(torch.tensor([[5, 17, 3, 9]]), {late!r}, slow, max_new_tokens=5
 """
 
 
+@pytest.mark.full
 def test_a_kernel_that_is_killed_leaves_the_job(job: Job, local: lv.LocalSession) -> None:
     """… in the midst of a generation, which the next kernel ends before its own run."""
     code = KERNEL.format(late=LATE, slow=SLOW)
@@ -166,6 +171,7 @@ def test_a_file_that_is_not_to_be_used(tmp_path: Path) -> None:
         lv.attach(tmp_path / "none.json")
 
 
+@pytest.mark.full
 def test_nobody_is_attached_for_long(folder: Path, tmp_path: Path) -> None:
     """A job that is left alone ends by itself, and says why."""
     job = Job(tmp_path, str(folder), "--unattended", "3")
@@ -190,6 +196,7 @@ def one(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]
     job.end()
 
 
+@pytest.mark.full
 def test_a_rank_that_fails_ends_the_job(folder: Path, tmp_path: Path) -> None:
     options = json.dumps({"path": str(folder)})
     job = Job(tmp_path, "faulty:load", "--options", options, ranks=2)

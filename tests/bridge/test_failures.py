@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import lensview as lv
+from lensview.bridge.processes import Processes
 from lensview.bridge.session import RankSession
 
 from . import faulty
@@ -55,8 +56,9 @@ def family(pid: int) -> list[int]:
 
 
 def processes(session: RankSession) -> list[int]:
-    guard = session._team.job._guard
-    assert guard is not None
+    job = session._team.job
+    assert isinstance(job, Processes) and job._guard is not None
+    guard = job._guard
     found = family(guard.pid)
     # Two guards of ranks, two ranks, torchrun, and the guard of all.
     assert {r.pid for r in session.ranks} <= set(found) and len(found) >= 6

@@ -85,6 +85,7 @@ def test_without_the_key_nothing_is_told(one: Job) -> None:
         session.ping()
 
 
+@pytest.mark.full
 def test_what_is_no_message_does_no_harm(one: Job) -> None:
     """… from a peer that has the key: garbage, kinds that are not for it, and a huge frame."""
     bad = [
