@@ -48,9 +48,11 @@ from .interventions import (
 from .plan import Plan
 from .session import LocalSession, Session
 from .sites import Site
+from .traces.checks import Check
 from .traces.compare import Diff
+from .traces.reading import load
 from .traces.tokens import Token, Tokens
-from .traces.trace import Trace, load
+from .traces.trace import Trace
 from .version import VERSION as __version__
 from .watch import Watch
 from .wrappers.findings import Finding, Findings
@@ -102,6 +104,7 @@ _LATER = {
 __all__ = [
     "Args",
     "CaptureUnsupportedError",
+    "Check",
     "DegreeError",
     "Diff",
     "DistributedCaptureUnsupportedError",
