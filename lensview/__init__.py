@@ -49,9 +49,11 @@ from .interventions import (
 from .plan import Plan
 from .session import LocalSession, Session
 from .sites import Site
+from .traces.checks import Check
 from .traces.compare import Diff
+from .traces.reading import load
 from .traces.tokens import Token, Tokens
-from .traces.trace import Trace, load
+from .traces.trace import Trace
 from .version import VERSION as __version__
 from .watch import Watch
 from .wrappers.findings import Finding, Findings
@@ -121,6 +123,7 @@ __all__ = [
     "AttachedSession",
     "Attention",
     "CaptureUnsupportedError",
+    "Check",
     "DatasetError",
     "DegreeError",
     "Diff",

@@ -20,7 +20,8 @@ from ..capture.generation import Generation
 from ..errors import InputError, WorkerError
 from ..interventions import Intervention
 from ..plan import Plan
-from ..traces.trace import Trace, extracted
+from ..traces.reading import extracted
+from ..traces.trace import Trace
 from ..watch import Watch
 from .extracting import Extracting
 from .job import RankState

@@ -23,8 +23,9 @@ from ..taps.hooks import Point, taps
 from ..taps.skips import skips
 from ..traces.checks import Check
 from ..traces.parts import Parts
+from ..traces.reading import extracted
 from ..traces.tokens import speller
-from ..traces.trace import Trace, extracted
+from ..traces.trace import Trace
 from ..watch import Watch
 from ..wrappers.refusal import refuse, refuse_inputs
 from ..wrappers.unwrap import eagerly, has_compiled, unwrap

@@ -60,7 +60,8 @@ class Held:
         """All that is shown of the trace besides its records."""
         trace = self._trace
         predicted = trace.top(TOP) if trace.predicts else []
-        missed = f"{len(trace.missed)} sites were missed: {', '.join([*trace.missed][:5])}"
+        missed = f"Asked for and not recorded: {', '.join([*trace.missed][:5])}"
+        missed += f" and {len(trace.missed) - 5} more" if len(trace.missed) > 5 else ""
         return State(
             run=1,
             overlays=0,

@@ -6,7 +6,7 @@ reports of interventions, and why a site is missing. It does not run, compare or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from .compare import Diff
 from .late import dtype_of, shape_of, size_of
 from .parts import Parts, Record
 from .plain import Plain, said
-from .storage import read, write
+from .storage import write
 from .tokens import Rows, Token, likeliest
 
 if TYPE_CHECKING:
@@ -432,56 +432,3 @@ class Trace(Mapping[str, Tensor]):
         """
         if self.meta.get("records") != "elsewhere":
             write(replace(self._parts, checks=self.checks, meta=self.meta), path)
-
-
-def load(
-    path: str | PathLike[str],
-    *,
-    tokenizer: Any = None,
-    device: str | torch.device = "cpu",
-) -> Trace:
-    """Read a trace that `Trace.save` wrote.
-
-    A site is read when it is looked at, out of a memory map of the file: looking at one costs that
-    one, and a trace may be larger than memory. A file that is replaced meanwhile (as `Trace.save`
-    does) stays readable here; one that is written into in place is an error at the next site.
-
-    Args:
-        path: the file.
-        tokenizer: spells tokens beyond the likeliest ones, whose texts the file holds; without it
-            the others are written ``#id``.
-        device: where tensors go when they are looked at.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        TraceFileError: the file is truncated, is not a trace, or is of a newer format.
-    """
-    return Trace(read(path, tokenizer, device))
-
-
-class Elsewhere(dict[str, Tensor]):
-    """What `lv.extract` gives on a rank that keeps no records: nothing, and reading says why."""
-
-    def __init__(self, trace: Trace) -> None:
-        super().__init__()
-        self._trace = trace
-
-    def __missing__(self, text: str) -> Tensor:
-        return self._trace[text]
-
-
-def extracted(trace: Trace, asked: Sequence[str]) -> dict[str, Tensor]:
-    """What `lv.extract` gives: asked texts as keys, what a glob expanded to by canonical texts.
-
-    Raises:
-        SiteError, NotRecordedError: a site was called several times, or not seen.
-    """
-    result: dict[str, Tensor] = {}
-    if trace.meta.get("records") == "elsewhere":
-        return Elsewhere(trace)
-    for text in asked:
-        if Site.parse(text).is_glob:
-            result.update((site, trace[site]) for site in trace.asked(text))
-        else:
-            result[text] = trace[text]
-    return result

@@ -200,6 +200,24 @@ def test_check(session: RankSession, local: lv.LocalSession) -> None:
     assert caught.value.intervention is inner
 
 
+def test_checks_and_statistics_come_along(session: RankSession, local: lv.LocalSession) -> None:
+    seen = session.trace(IDS, [Q, LATE], check=True)
+    assert isinstance(seen, RemoteTrace)
+    told = {check.name: check for check in seen.checks}
+    assert [name for name, check in told.items() if not check.ok] == [], told
+    assert "bit for bit" in told["output"].reason and "put together" in told["ranks"].reason
+    assert "_tensor" not in repr(seen) and seen.record(Q).__dict__["_tensor"] is None
+    small = session.trace(IDS, [Q, LATE], keep="statistics")
+    assert not len(small) and small.statistics.keys() == {Q, LATE}
+    expected = local.trace(IDS, [Q]).stats(Q)
+    assert small.stats(Q).shape == expected.shape
+    assert small.stats(Q).rms == pytest.approx(expected.rms, rel=1e-5)
+    keep = (lv.at(token=-1), torch.bfloat16)
+    step = session.generate(IDS[:1], LATE, max_new_tokens=2, keep=keep).step(0)
+    assert step[LATE].shape == (1, 1, 16) and step[LATE].dtype == torch.bfloat16
+    assert {c.name for c in step.checks} == {"modules", "mode", "ranks", "finite"}
+
+
 def test_errors_of_a_run_are_those_of_one_process(
     session: RankSession, local: lv.LocalSession
 ) -> None:
