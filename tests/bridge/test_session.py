@@ -349,7 +349,8 @@ def test_an_explorer_over_ranks(session: RankSession, local: lv.LocalSession) ->
 
 def test_an_explorer_pulls_pictures_not_tensors(session: RankSession) -> None:
     """The tree's shapes, tiles, numbers and differences of an explorer fetch no record."""
-    from lensview.explorer.outputs import outputs_page
+    from lensview.explorer.outputs import outputs_page, sizes_page
+    from lensview.explorer.overlays import Overlays
     from lensview.explorer.protocol import TileParams
     from lensview.explorer.replies import tile_reply, value_text
 
@@ -366,6 +367,9 @@ def test_an_explorer_pulls_pictures_not_tensors(session: RankSession) -> None:
             wanted = TileParams(LATE, which, None, 64, 64, [0])
             reply, cells = tile_reply(session, runs.latest, wanted)
             assert len(cells) == reply.rows * reply.columns * 4
+        turned = TileParams(LATE, "latest", None, 64, 64, [0], 2, 1, 90.0)
+        reply, cells = tile_reply(session, runs.latest, turned)
+        sizes = sizes_page(session, rows, runs.latest, Overlays(), 0, len(rows), seconds=60)
         text = value_text(session, runs.latest, LATE, "difference", (0, 2, 3))
         for seen in (explorer.trace, explorer.baseline):
             held = [s for s in seen.sites if seen.record(s).__dict__["_tensor"] is not None]
@@ -373,5 +377,11 @@ def test_an_explorer_pulls_pictures_not_tensors(session: RankSession) -> None:
         change = float(text.split()[0])
         both = explorer.trace[LATE][0, 2, 3].item() - explorer.baseline[LATE][0, 2, 3].item()
         assert change == both
+        late = explorer.trace[LATE]
+        assert cells == late[0].T.contiguous().numpy().tobytes() and reply.reach is not None
+        at = [row.path for row in rows].index(LATE)
+        assert sizes.rms[at] == pytest.approx(float(late.double().pow(2).mean().sqrt()))
+        gap = (late.double() - explorer.baseline[LATE].double()).pow(2).mean().sqrt()
+        assert sizes.changes[at] == pytest.approx(float(gap), rel=1e-5)
     finally:
         explorer.close()
