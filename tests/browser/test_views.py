@@ -181,7 +181,8 @@ def test_views_of_an_edited_run(open_notebook: Open) -> None:
     last = view.mark("lens-table").locator("tbody tr").first.locator("td").last
     expect(last).to_have_attribute("data-value", json.dumps(float(f"{edited:.5g}")))
     view.mark("view-which").locator("visible=true").get_by_text("difference").click()
-    expect(last).not_to_have_attribute("data-value", json.dumps(float(f"{edited:.5g}")))
+    changed = json.dumps(float(f"{edited:.5g}"))
+    expect(last).not_to_have_attribute("data-value", changed, timeout=PATIENCE)
     view.wait_ready()
     change = float(last.get_attribute("data-value") or "")
     assert change == pytest.approx(edited - before, rel=1e-3)
