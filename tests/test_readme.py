@@ -45,3 +45,12 @@ def test_the_page_on_sites(demo_model: tuple[Any, Any], tmp_path: Path) -> None:
     block = block.replace("run.safetensors", str(tmp_path / "run.safetensors"))
     exec(compile(block, "docs", "exec"), {**names, "tokenizer": tokenizer})
     assert (tmp_path / "run.safetensors").exists()
+
+
+def test_the_page_on_views(demo_model: tuple[Any, Any]) -> None:
+    model, tokenizer = demo_model
+    names: dict[str, Any] = {"lv": lv, "model": model, "tokenizer": tokenizer}
+    for block in python_blocks("docs/views.md"):
+        exec(compile(block, "docs", "exec"), names)
+    assert names["lens"].difference == 0.0 and names["lens"].way == "model.norm → lm_head"
+    assert names["pattern"].heads == 9 and names["pattern"].difference < 1e-5

@@ -103,7 +103,7 @@ export class LensView extends SiteView<"lens"> {
     this.reply = result;
     const shown = result.labels.length;
     this.row.offer(result.batch);
-    setText(this.facts, `through ${result.way} · at the last layer ${difference(toNumber(result.difference) ?? NaN)}`);
+    setText(this.facts, `through ${result.way} · at the last layer ${difference(toNumber(result.difference) ?? NaN)} · the deeper the colour, the likelier`);
     const all = shown >= result.total;
     for (const part of [this.back, this.on, this.range]) show(part, !all);
     setText(this.range, `tokens ${String(result.start)}–${String(result.start + shown - 1)} of ${String(result.total)}`);
