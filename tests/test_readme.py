@@ -80,3 +80,12 @@ def test_the_page_on_files(
     assert [c.name for c in names["trace"].checks if not c.ok] == []
     assert names["guess"].groups["model.layers.*.mlp"] == 30 * names["trace"][mlp].nbytes
     assert names["small"].stats(mlp) == names["trace"].stats(mlp)
+
+
+def test_the_page_on_views(demo_model: tuple[Any, Any]) -> None:
+    model, tokenizer = demo_model
+    names: dict[str, Any] = {"lv": lv, "model": model, "tokenizer": tokenizer}
+    for block in python_blocks("docs/views.md"):
+        exec(compile(block, "docs", "exec"), names)
+    assert names["lens"].difference == 0.0 and names["lens"].way == "model.norm → lm_head"
+    assert names["pattern"].heads == 9 and names["pattern"].difference < 1e-5

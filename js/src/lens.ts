@@ -79,8 +79,10 @@ export class LensView extends SiteView<"lens"> {
     this.table.addEventListener("focusin", (event) => { this.look(this.cellOf(event.target)); }, { signal });
     this.table.addEventListener("click", (event) => { this.pick(event.target); }, { signal });
     this.table.addEventListener("keydown", (event) => { this.key(event); }, { signal });
-    page.store.watch(signal, (now) => {
+    page.store.watch(signal, (now, before) => {
       this.which.update(now);
+      // The difference is in what the latest run's answer holds: nothing is asked for it.
+      if (now.which !== before.which && this.reply) this.render(this.reply);
       this.mark(now.selected);
     });
   }
@@ -94,14 +96,14 @@ export class LensView extends SiteView<"lens"> {
     if (tokens !== this.prompt) this.start = 0;
     this.prompt = tokens;
     const why = state.kernel.run === 0 ? needsRun({ ...state, selected: "x" }) : "";
-    return why || { which: state.which, row: this.row.value, start: this.start };
+    return why || { which: state.which === "baseline" ? "baseline" : "latest", row: this.row.value, start: this.start };
   }
 
   protected draw({ result }: Answer<"lens">): void {
     this.reply = result;
     const shown = result.labels.length;
     this.row.offer(result.batch);
-    setText(this.facts, `through ${result.way} · at the last layer ${difference(toNumber(result.difference) ?? NaN)}`);
+    setText(this.facts, `through ${result.way} · at the last layer ${difference(toNumber(result.difference) ?? NaN)} · the deeper the colour, the likelier`);
     const all = shown >= result.total;
     for (const part of [this.back, this.on, this.range]) show(part, !all);
     setText(this.range, `tokens ${String(result.start)}–${String(result.start + shown - 1)} of ${String(result.total)}`);

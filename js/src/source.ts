@@ -15,7 +15,7 @@ export function opOf(site: string, path: string): string {
 
 export class SourceView extends SiteView<"source"> {
   private readonly code = h("div", { class: "lv-code", role: "list", "data-test": "code" });
-  private readonly about = h("output", { class: "lv-readout", "data-test": "op-stats" });
+  private readonly about = h("output", { class: "lv-readout lv-lens-readout", "data-test": "op-stats" });
   private ops: HTMLButtonElement[] = [];
   private looked = "";
 

@@ -21,7 +21,7 @@ from ..watch import Watch
 from ..wrappers.unwrap import unwrap
 from .unembed import LensUnsupportedError, Unembedding, allowed, gap, layers_of, unembedding
 
-_BYTES = 256 << 20
+_BYTES = 64 << 20
 """Of float32 probabilities at one time."""
 
 
@@ -169,20 +169,25 @@ def _table(
     k: int,
     watch: Watch | None,
 ) -> LogitLens:
+    cells = [(site, column) for site in found.layers for column in columns]
+    others = None if against is None or against is trace else against
     ids, shares, before = [], [], []
-    for done, site in enumerate(found.layers):
+    for part in _parts(len(cells), trace.logits.shape[-1] if trace.logits is not None else 1):
         if watch is not None:
-            watch.progress(done, len(found.layers), f"logit lens: {site}")
-        likely, share, other = _cells(trace, against, found, site, row, columns, k)
-        ids.append(likely)
-        shares.append(share)
-        before.append(other)
+            watch.progress(part.start, len(cells), f"logit lens: {cells[part.start][0]}")
+        chances = _chances(trace, found, cells[part], row)
+        likely = chances.topk(min(k, chances.shape[-1]), -1)
+        same = chances if others is None else _chances(others, found, cells[part], row)
+        ids.append(likely.indices.cpu())
+        shares.append(likely.values.cpu())
+        before.append(same.gather(-1, likely.indices).cpu())
+    shape = (len(found.layers), len(columns), -1)
     return LogitLens(
         sites=found.layers,
         positions=tuple(columns),
-        ids=torch.stack(ids),
-        probabilities=torch.stack(shares),
-        before=None if against is None else torch.stack(before),
+        ids=_joined(ids, shape),
+        probabilities=_joined(shares, shape),
+        before=None if against is None else _joined(before, shape),
         norm=found.norm,
         head=found.head,
         after=found.after,
@@ -192,42 +197,21 @@ def _table(
     )
 
 
-def _cells(
-    trace: Trace,
-    against: Trace | None,
-    found: Unembedding,
-    site: str,
-    row: int,
-    columns: Sequence[int],
-    k: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, probabilities and the probabilities in the other run of one layer's cells."""
-    ids, shares, before = [], [], []
-    others = None if against is None or against is trace else _chances(against, found, site, row)
-    for part in _parts(columns, trace):
-        chances = _chances(trace, found, site, row)(part)
-        likely = chances.topk(min(k, chances.shape[-1]), -1)
-        same = chances if others is None else others(part)
-        ids.append(likely.indices.cpu())
-        shares.append(likely.values.cpu())
-        before.append(same.gather(-1, likely.indices).cpu())
-    return torch.cat(ids), torch.cat(shares), torch.cat(before)
+def _joined(parts: list[Tensor], shape: tuple[int, int, int]) -> Tensor:
+    # Without a cell the last dim could not be told.
+    return torch.cat(parts).reshape(shape) if parts else torch.zeros((*shape[:2], 0))
 
 
 def _chances(
-    trace: Trace, found: Unembedding, site: str, row: int
-) -> Callable[[list[int]], Tensor]:
-    """The probabilities (t, V) that a layer gives at some columns of a row."""
-
-    def chances(columns: list[int]) -> Tensor:
-        residual = trace[site][row : row + 1, columns]
-        return torch.softmax(found.logits(residual)[0].float(), -1)
-
-    return chances
+    trace: Trace, found: Unembedding, cells: Sequence[tuple[str, int]], row: int
+) -> Tensor:
+    """The probabilities (n, V) of some cells. Cells of several layers go through the head at once:
+    a head of many tokens is slow to read."""
+    device = trace[found.layers[-1]].device
+    residual = [trace[site][row, column].to(device) for site, column in cells]
+    return torch.softmax(found.logits(torch.stack(residual)[None])[0].float(), -1)
 
 
-def _parts(columns: Sequence[int], trace: Trace) -> Iterator[list[int]]:
-    assert trace.logits is not None
-    size = max(1, _BYTES // (4 * trace.logits.shape[-1]))
-    for start in range(0, len(columns), size):
-        yield list(columns[start : start + size])
+def _parts(count: int, vocabulary: int) -> Iterator[slice]:
+    size = max(1, _BYTES // (4 * vocabulary))
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))

@@ -94,18 +94,26 @@ def layers_of(model: nn.Module) -> tuple[str, ...]:
             "encoder, and its logits are not those of the tokens read. The logit lens is for "
             "decoders alone."
         )
-    lists = {
-        path: module
-        for path, module in index(model).items()
-        if isinstance(module, nn.ModuleList) and len(module)
-    }
-    outer = [p for p in lists if not any(p.startswith(f"{q}.") for q in lists if q != p)]
-    if not outer:
+    lists: dict[str, nn.ModuleList] = {}
+    stem = _decoder(model)
+    for path, module in index(model).items():
+        inside = any(path.startswith(f"{outer}.") for outer in lists)
+        here = path.startswith(f"{stem}." if stem else "")
+        if isinstance(module, nn.ModuleList) and len(module) and here and not inside:
+            lists[path] = module
+    if not lists:
         raise LensUnsupportedError(
             f"{type(model).__name__} has no list of layers (nn.ModuleList) to look at one by one."
         )
-    longest = max(outer, key=lambda path: len(lists[path]))
+    longest = max(lists, key=lambda path: len(lists[path]))
     return tuple(join(longest, name) for name, _ in lists[longest].named_children())
+
+
+def _decoder(model: nn.Module) -> str:
+    """The path of the part that reads the text: models of images have a longer list elsewhere."""
+    own = getattr(model, "get_decoder", None)
+    part = own() if callable(own) else None
+    return next((p for p, m in index(model).items() if m is part), "")
 
 
 def head_of(model: nn.Module) -> str:

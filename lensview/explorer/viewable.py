@@ -83,7 +83,10 @@ def _attentions(session: Session) -> list[str]:
         kinds = {row.path: row.class_name for row in session.tree()}
     said = {path: kind.lower() for path, kind in kinds.items()}
     named = [p for p, kind in said.items() if "attention" in kind or kind.endswith("attn")]
-    return [p for p in named if not any(q.startswith(f"{p}.") for q in named)]
+    # In definition order what is inside of a module follows it.
+    return [
+        p for p, after in zip(named, [*named[1:], ""], strict=True) if not after.startswith(f"{p}.")
+    ]
 
 
 def source_path(session: Session, site: str) -> str:

@@ -13,7 +13,7 @@ import lensview as lv
 from lensview.explorer import Explorer
 from lensview.session import LocalSession
 
-from .conftest import Page
+from .conftest import Gate, Page, hooks
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -166,3 +166,18 @@ def test_before_any_run(page: Page, method: str) -> None:
         "lens": {"which": "latest", "row": 0, "start": 0},
     }[method]
     assert "Nothing has run yet" in page.refused(method, site=ATTENTION, **more)["message"]
+
+
+def test_recording_what_a_view_needs_can_be_cancelled(
+    page: Page, explorer: Explorer, tiny_llama: LlamaForCausalLM
+) -> None:
+    explorer.run(PROMPT)
+    before, gate = hooks(tiny_llama), Gate()
+    with gate.on(tiny_llama.model.layers[0].mlp):
+        name = page.send("attention", site=ATTENTION, which="latest", row=0, head=0)
+        assert gate.reached.wait(60)
+        page.ask("cancel", id=name)
+        gate.opened.set()
+        assert page.answer(name)["kind"] == "cancelled"
+    assert hooks(tiny_llama) == before and page.ask("hello")["state"]["run"] == 1
+    page.ask("attention", site=ATTENTION, which="latest", row=0, head=0)
