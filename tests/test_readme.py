@@ -36,6 +36,19 @@ def test_the_readme(
     names["explorer"].close()
 
 
+def test_the_page_on_the_explorer(demo_model: tuple[Any, Any]) -> None:
+    blocks = python_blocks("docs/explorer.md")
+    assert len(blocks) == 5
+    names: dict[str, Any] = {}
+    for block in blocks[:-1]:
+        exec(compile(block, "docs/explorer.md", "exec"), names)
+    explorer = names["explorer"]
+    assert [run.inputs for run in explorer.runs][-1] == "The capital of Italy is"
+    assert explorer.interventions == () and explorer.trace is explorer.runs[-1].trace
+    exec(compile(blocks[-1], "docs/explorer.md", "exec"), names)
+    assert "closed" in repr(explorer)
+
+
 def test_the_page_on_sites(demo_model: tuple[Any, Any], tmp_path: Path) -> None:
     model, tokenizer = demo_model
     other = lv.trace(model, "The capital of Spain is", "**.mlp", tokenizer=tokenizer)

@@ -7,7 +7,7 @@ const PARTS: readonly (readonly [string, readonly (readonly [string, string])[]]
   ["Everywhere", [
     ["?", "this help"],
     ["Ctrl + Z, Ctrl + Shift + Z", "undo and redo the interventions"],
-    ["Alt + Enter", "edit the selected site: a new row"],
+    ["Alt + Enter", "edit the active module of the tree, else the selected site: a new row"],
     ["Escape", "close a menu or a dialog, take back what is typed"],
   ]],
   ["Prompt", [["Enter", "run"], ["Shift + Enter", "a new line"]]],

@@ -19,7 +19,7 @@ export function shortcuts(
     if (command && event.key.toLowerCase() === "z" && !ownUndo(event.target)) {
       interventions.step(event.shiftKey ? "redo" : "undo");
     } else if (event.altKey && event.key === "Enter") {
-      interventions.addRow(page.store.now.selected);
+      interventions.addRow(activeSite(event.target) ?? page.store.now.selected);
     } else if (event.key === "?" && !command && !isText(event.target)) {
       openHelp(anchor, signal);
     } else return;
@@ -47,6 +47,12 @@ export function shortcuts(
       { text: "Select", keys: "Enter", act: () => { void page.select(site); } },
     ], signal, { x: event.clientX, y: event.clientY });
   }, { signal });
+}
+
+/** The site of the row that the keys are at, where they are in the tree. */
+function activeSite(target: EventTarget | null): string | undefined {
+  const id = target instanceof HTMLElement ? target.getAttribute("aria-activedescendant") : null;
+  return id === null ? undefined : document.getElementById(id)?.dataset["site"];
 }
 
 function inDialog(target: EventTarget | null): boolean {

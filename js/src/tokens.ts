@@ -47,7 +47,7 @@ export function apartText(divergence: Divergence | null, first: string, second: 
     const size = toNumber(value);
     return size === null ? "–" : float(size, 3);
   };
-  return `KL(${first} ‖ ${second}) ${nats(divergence.forward)} nats · KL(${second} ‖ ${first}) ${nats(divergence.backward)} nats`;
+  return `KL(${first} ‖ ${second}) ${nats(divergence.forward)} · KL(${second} ‖ ${first}) ${nats(divergence.backward)} nats`;
 }
 
 export class NextTokens {

@@ -79,7 +79,7 @@ describe("comparing", () => {
   it("says how far the tables are apart, both ways", () => {
     expect(apartText(null, "a", "b")).toBe("");
     expect(apartText({ forward: 0.25, backward: "inf", note: "" }, "A", "B"))
-      .toBe("KL(A ‖ B) 0.25 nats · KL(B ‖ A) +∞ nats");
+      .toBe("KL(A ‖ B) 0.25 · KL(B ‖ A) +∞ nats");
     expect(apartText({ forward: null, backward: null, note: "no logits" }, "A", "B")).toBe("No KL: no logits.");
   });
 });

@@ -7,6 +7,7 @@ in bytes, the oldest let go first. It runs nothing and compares nothing.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,6 +94,8 @@ class Timeline:
     def __init__(self, limit: int = HELD_BYTES) -> None:
         self.limit = limit
         self.runs: list[KeptRun] = []
+        self.held_bytes = 0
+        """Of the values held, each counted once."""
         self._count = 0
 
     def __iter__(self) -> Iterator[KeptRun]:
@@ -118,16 +121,16 @@ class Timeline:
         run.sizes = {**_sizes(run.trace), **_sizes(run.baseline)}
         self.trim()
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the values held, each counted once."""
-        return sum({k: v for run in self.runs for k, v in run.sizes.items()}.values())
-
     def trim(self) -> None:
         """Let go of the oldest values until the rest fits; the latest run keeps its own."""
+        holders = Counter(key for run in self.runs for key in run.sizes)
+        self.held_bytes = sum({k: v for run in self.runs for k, v in run.sizes.items()}.values())
         for run in self.runs[:-1]:
             if self.held_bytes <= self.limit:
                 return
+            for key, size in run.sizes.items():
+                holders[key] -= 1
+                self.held_bytes -= 0 if holders[key] else size
             run.trace = run.baseline = None
             run.sizes = {}
 
@@ -166,6 +169,7 @@ class Timeline:
     def forget(self) -> None:
         """Let go of every run."""
         self.runs.clear()
+        self.held_bytes = 0
 
 
 def seed_of(anchor: Any) -> int | None:

@@ -7,7 +7,7 @@ import json
 import pytest
 from playwright.sync_api import Locator, expect
 
-from .conftest import Open
+from .conftest import RESULTS, Open
 from .driver import ExplorerView, Notebook
 
 SITE = "model.layers.10.mlp"
@@ -215,3 +215,80 @@ def test_a_picked_cell_becomes_a_row(open_notebook: Open) -> None:
     view.set_field(0, "index", "0, 7")
     expect(field(view, "error")).to_contain_text("out of range")
     expect(view.interventions().first).to_have_attribute("aria-invalid", "true")
+
+
+# The least contrast of any visible text of the explorer with what is painted behind it.
+CONTRAST = """(root) => {
+  const parse = (text) => {
+    const parts = text.match(/[-\\d.e]+/g).map(Number);
+    const scale = text.startsWith('color(') ? 1 : 255;
+    return [parts[0] / scale, parts[1] / scale, parts[2] / scale, parts[3] ?? 1];
+  };
+  const light = ([r, g, b]) => {
+    const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    const [x, y, z] = [r, g, b].map(linear);
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const behind = (element) => {
+    for (let up = element; up; up = up.parentElement) {
+      const color = parse(getComputedStyle(up).backgroundColor);
+      if (color[3] > 0.99) return color;
+    }
+    return [1, 1, 1, 1];
+  };
+  let worst = [99, ''];
+  for (const element of root.querySelectorAll('*')) {
+    const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.data.trim() !== '');
+    const field = ['INPUT', 'SELECT', 'TEXTAREA'].includes(element.tagName);
+    if (!(own || field) || element.tagName === 'STYLE' || !element.checkVisibility()) continue;
+    const a = light(parse(getComputedStyle(element).color));
+    const b = light(behind(element));
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const said = element.textContent.slice(0, 30);
+    if (ratio < worst[0]) worst = [ratio, `${element.className} ${said}`];
+  }
+  return worst;
+}"""
+
+
+def test_it_is_readable_from_narrow_to_wide(open_notebook: Open) -> None:
+    notebook = open_notebook(
+        "%load_ext lensview\nimport lensview as lv, torch\nfrom tiny import Tiny, Words\n"
+        "steer = torch.ones(24)",
+        "model, words = Tiny().eval(), Words()\n%lens model --tokenizer words --prompt 'a b c'",
+        "_lens.run('b c d')\n"
+        "_lens.interventions = (lv.clamp('layers.0.mlp', -1, 1, (0, slice(0, 2))),\n"
+        "    lv.noise('layers.1.mlp', 0.1, 7), lv.scale('layers.2.mlp', 0), lv.zero('layers.3'))\n"
+        "_lens.wait(60)",
+    )
+    for index in (0, 1, 2):
+        notebook.run(index)
+    view = notebook.explorer()
+    expect(view.interventions()).to_have_count(4)
+    view.wait_ready()
+    field(view, "operation", 2).select_option("patch")
+    view.wait_ready()
+    view.set_field(3, "index", "0, 9")
+    expect(field(view, "error", 3)).to_contain_text("out of range")
+    menu(view, view.mark("row-menu").first, "row-effect")
+    expect(field(view, "effect")).to_contain_text("first effect")
+    view.wait_ready()
+    view.mark("fold-timeline").click()
+    view.mark("fold-trust").click()
+    shots = RESULTS / "screenshots"
+    shots.mkdir(parents=True, exist_ok=True)
+    for width in (700, 1000, 1400, 2100):
+        notebook.page.set_viewport_size({"width": width, "height": 1400})
+        for theme, name in (("JupyterLab Light", "light"), ("JupyterLab Dark", "dark")):
+            notebook.theme(theme)
+            expect(view.root).to_have_attribute("data-theme", name)
+            notebook.page.wait_for_timeout(500)  # the host's own colours fade
+            ratio, where = view.root.evaluate(CONTRAST)
+            assert ratio >= 4.5, f"{width} px, {name}: {ratio:.2f} at {where}"
+            wide = view.root.evaluate("(root) => root.scrollWidth - root.clientWidth")
+            assert wide <= 0, f"{width} px: {wide} px too wide"
+            view.root.screenshot(path=shots / f"editing-{width}-{name}.png")
+    view.tree.press("?")
+    view.root.screenshot(path=shots / "help.png")
+    ratio, where = view.root.evaluate(CONTRAST)
+    assert ratio >= 4.5, where

@@ -143,6 +143,19 @@ def test_values_beyond_the_limit_are_let_go_and_tables_stay(page: Page, explorer
     assert torch.equal(explorer.trace.logits, logits)
 
 
+def test_a_value_of_two_runs_is_counted_once(page: Page, explorer: Explorer) -> None:
+    timeline = explorer._open().timeline
+    page.ask("run", prompt=PROMPT)
+    one = timeline.held_bytes
+    page.ask("interventions", rows=[row(MLP)])
+    edited = timeline.held_bytes - one
+    assert edited == bytes_of(explorer.trace), "the run without edits is the first run's"
+    timeline.limit = 0
+    timeline.trim()
+    assert [r.trace is None for r in explorer.runs] == [True, False]
+    assert timeline.held_bytes == one + edited, "its baseline is still the second run's"
+
+
 def test_an_own_limit_of_nothing_keeps_the_latest() -> None:
     assert Timeline(0).held_bytes == 0
     with pytest.raises(lv.InputError, match="none yet"):
