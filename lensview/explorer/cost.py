@@ -15,8 +15,8 @@ from ..modules import only_holds
 from ..session import Session
 from ..sites import Site
 from ..watch import Watch
+from .bodies import CostChoice, CostReply
 from .limits import HALF, LAST_TOKEN, keep_of
-from .protocol import CostChoice, CostReply
 
 Choice = tuple[str, tuple[str, ...], str]
 """A name for people, the sites, how much of each value."""

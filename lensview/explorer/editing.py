@@ -16,6 +16,7 @@ from ..capture.effects import Effect, effects
 from ..errors import InputError, InterventionError
 from ..plan import Plan
 from . import params
+from .bodies import EffectReply, NamesReply
 from .code import code_of
 from .cost import cost
 from .exports import make_figure, saved
@@ -23,7 +24,7 @@ from .jobs import READ, RUN, Answer, Job, Lane, Work, model_lock
 from .limits import keep_of
 from .origins import namespace
 from .params import RequestError
-from .protocol import EffectReply, NamesReply, Request
+from .protocol import Request
 from .runs import MAX_PROMPT
 from .trust import plain_call, require_run
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from ..errors import InputError
 from ..traces.trace import Trace
+from .bodies import SavedReply
 from .origins import keep
-from .protocol import SavedReply
 
 SUFFIX = {"trace": ".safetensors", "baseline": ".safetensors", "html": ".html"}
 FIGURE = "_lens_figure"

@@ -20,7 +20,7 @@ from ..errors import InterventionError, LensError, near
 from ..indices import parse_index
 from ..interventions import Intervention, add, mean, patch, project_out, put
 from ..traces.trace import Trace
-from .protocol import NamedValue
+from .bodies import NamedValue
 from .rows import Entry, by_origin
 from .timeline import Timeline
 

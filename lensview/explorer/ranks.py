@@ -16,8 +16,9 @@ from ..session import Session
 from ..tensors.tiles import Tile
 from ..traces.trace import Trace
 from . import params
+from .bodies import RankRow, RanksReply
 from .jobs import Answer, Job, Work
-from .protocol import RankRow, RanksReply, Request
+from .protocol import Request
 from .runs import Runs
 
 Methods = dict[str, Callable[[Request], None]]

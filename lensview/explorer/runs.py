@@ -28,6 +28,7 @@ from .jobs import model_lock
 from .limits import keep_of
 from .origins import Origins
 from .protocol import Divergence, NextToken
+from .remarks import notes, outcomes, training
 from .rows import Entry
 from .timeline import KeptRun, Timeline, seed_of
 from .trust import checks_of
@@ -292,7 +293,7 @@ class Runs:
             and before.baseline is not None
             and inputs is before.inputs
             and (before.sites, before.model_state, before.keep) == (sites, state, keep)
-            and not _training(self.anchor)
+            and not training(self.anchor)
         )
         on = [e for e in asked if e.runs]
         parts = _parts(watch, ["baseline"] * (not reuse) + ["edited"] * bool(on))
@@ -354,9 +355,9 @@ class Runs:
     def _keep(self, latest: Latest, ran: list[Entry], asked: list[Entry]) -> None:
         on = tuple(e.intervention for e in ran if e.runs and e.intervention is not None)
         assert latest.trace is not None
-        notes = (
-            *_notes(latest.trace, latest.inputs, self.anchor, bool(on), self.max_bytes),
-            *_outcomes(latest.trace),
+        remarks = (
+            *notes(latest.trace, latest.inputs, self.anchor, bool(on), self.max_bytes),
+            *outcomes(latest.trace),
         )
         assert latest.baseline is not None
         before, now = _tops(latest.baseline, latest.trace if on else None)
@@ -366,7 +367,7 @@ class Runs:
         latest = replace(
             latest,
             interventions=on,
-            notes=notes,
+            notes=remarks,
             top_baseline=before,
             top_edited=now,
             divergence=apart,
@@ -468,10 +469,6 @@ def _fingerprint(anchor: Any) -> tuple[int, ...]:
     return cells().count, versions
 
 
-def _training(anchor: Any) -> bool:
-    return isinstance(anchor, nn.Module) and any(m.training for m in anchor.modules())
-
-
 def _tops(baseline: Trace, edited: Trace | None) -> tuple[Top, Top]:
     """The likeliest next tokens of either run, each with its probability in both."""
     traces = [t for t in (baseline, edited) if t is not None]
@@ -484,35 +481,3 @@ def _tops(baseline: Trace, edited: Trace | None) -> tuple[Top, Top]:
         return tuple(sorted(found, key=lambda token: -token.probability))
 
     return row(baseline), () if edited is None else row(edited)
-
-
-def _notes(
-    trace: Trace, inputs: Any, anchor: Any, edited: bool, limit: int | None
-) -> Iterator[str]:
-    if not isinstance(inputs, str):
-        yield "The inputs were given in code."
-    rows = 1 if trace.tokens is None else trace.tokens.ids.shape[0]
-    if rows > 1:
-        yield f"A batch of {rows}: tokens and next tokens are those of row 0."
-    if edited and _training(anchor):
-        yield (
-            "The model is in train mode: dropout alone makes the two runs differ. "
-            "Call model.eval() for a comparison."
-        )
-    left_out = sum(1 for reason in trace.missed.values() if reason.startswith("left out"))
-    if left_out and limit is not None:
-        yield (
-            f"{left_out} values were left out of the trace (limit {limit >> 20} MiB); selecting "
-            "one runs the model again for it."
-        )
-
-
-def _outcomes(trace: Trace) -> Iterator[str]:
-    for report in trace.reports:
-        if report.calls == 0:
-            yield f"{report.intervention} did nothing: the run did not pass there."
-        if report.overflowed:
-            yield (
-                f"{report.intervention} made {report.overflowed} finite values infinite or NaN: "
-                "what follows them may mean nothing."
-            )

@@ -16,7 +16,7 @@ from ..errors import LensError, SiteError
 from ..modules import index, only_holds
 from ..session import Session
 from ..sites import Site
-from .protocol import ViewReason, ViewsReply
+from .bodies import ViewReason, ViewsReply
 from .runs import Latest
 
 VIEWS = ("distribution", "norms", "attention", "lens", "source")

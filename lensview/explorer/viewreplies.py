@@ -21,15 +21,8 @@ from ..tensors.tiles import tile
 from ..traces.attention import Attention
 from ..traces.tokens import UNUSUAL_ROWS
 from ..traces.trace import Trace
+from .bodies import AttentionReply, DistributionReply, LensReply, NormsReply, SourceReply, SourceRow
 from .dims import PAD
-from .protocol import (
-    AttentionReply,
-    DistributionReply,
-    LensReply,
-    NormsReply,
-    SourceReply,
-    SourceRow,
-)
 from .replies import clip, fit_labels
 from .runs import Latest
 

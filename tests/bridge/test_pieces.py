@@ -10,7 +10,8 @@ import torch
 
 import lensview as lv
 from lensview.bridge.session import RankSession
-from lensview.explorer.protocol import RanksReply, TileParams
+from lensview.explorer.bodies import RanksReply
+from lensview.explorer.protocol import TileParams
 from lensview.explorer.ranks import one_rank, ranks_reply
 from lensview.explorer.replies import tile_reply, value_text
 from lensview.parallel import placements

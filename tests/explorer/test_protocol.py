@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lensview.explorer import protocol
+from lensview.explorer import bodies, protocol
 from lensview.explorer.handlers import Handlers
 from lensview.explorer.jobs import Jobs
 from lensview.explorer.replies import strict
@@ -61,8 +61,9 @@ BODIES = [
 
 def mirrored(name: str) -> dict[str, str]:
     """The fields of an interface in the mirror, in order."""
-    match = re.search(rf"export interface {name} {{\n(.*?)\n}}", MIRROR.read_text(), re.DOTALL)
-    assert match, f"protocol.ts has no interface {name}"
+    texts = MIRROR.read_text() + MIRROR.with_name("bodies.ts").read_text()
+    match = re.search(rf"export interface {name} {{\n(.*?)\n}}", texts, re.DOTALL)
+    assert match, f"protocol.ts and bodies.ts have no interface {name}"
     return dict(re.findall(r"^  (\w+): (.+);$", match[1], re.MULTILINE))
 
 
@@ -90,7 +91,7 @@ def in_typescript(kind: Any, where: str) -> str:
 
 @pytest.mark.parametrize("name", BODIES)
 def test_fields_and_kinds(name: str) -> None:
-    body = getattr(protocol, name)
+    body = getattr(bodies, name, None) or getattr(protocol, name)
     hints = typing.get_type_hints(body)
     ours = {
         f.name: in_typescript(hints[f.name], f"{name}.{f.name}") for f in dataclasses.fields(body)
@@ -102,7 +103,10 @@ def test_fields_and_kinds(name: str) -> None:
 
 def test_every_dataclass_is_compared() -> None:
     here = {
-        n for n, v in vars(protocol).items() if isinstance(v, type) and dataclasses.is_dataclass(v)
+        n
+        for module in (protocol, bodies)
+        for n, v in vars(module).items()
+        if isinstance(v, type) and dataclasses.is_dataclass(v)
     }
     assert here == set(BODIES)
 
