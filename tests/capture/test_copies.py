@@ -50,7 +50,7 @@ def by_pointer(y: Tensor) -> None:
 
 
 def by_storage(y: Tensor) -> None:
-    y.untyped_storage().fill_(0)
+    y.untyped_storage().fill_(0)  # type: ignore[attr-defined]
 
 
 def by_set(y: Tensor) -> None:
@@ -91,6 +91,7 @@ class Keeps(nn.Module):
     """Keeps a value, as a cache does, and gives back its own parameter and buffer."""
 
     kept: Tensor
+    table: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +113,7 @@ def test_nothing_is_shared_after_the_run() -> None:
     trace = lv.trace(model, x, ["**", "**:input"])
     last, own, fixed = (trace[s].clone() for s in ("last", "own", "fixed"))
     first = trace[":input"].clone()
-    assert not any(torch._C._is_cow_tensor(trace[s]) for s in trace.sites)
+    assert not any(torch._C._is_cow_tensor(trace[s]) for s in trace.sites)  # type: ignore[attr-defined]
     with torch.no_grad():
         model.kept.numpy()[:] = 0
         model.weight.zero_()
@@ -157,7 +158,7 @@ def test_what_the_model_lets_go_is_not_copied() -> None:
     class Tells(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             y = x + 1
-            addresses.append(torch._C._data_address(y))
+            addresses.append(torch._C._data_address(y))  # type: ignore[attr-defined]
             return y
 
     trace = lv.trace(nn.Sequential(Tells(), nn.ReLU()), torch.randn(5, 5), "0")
