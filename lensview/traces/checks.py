@@ -59,25 +59,37 @@ FINITE = "finite"
 
 def finite(records: Mapping[str, Tensor], statistics: Mapping[str, Stats]) -> Check:
     """Whether NaN or infinities are among the values of a run; reads every one of them."""
-    found = [site for site, tensor in records.items() if not _all_finite(tensor)]
-    found += [site for site, told in statistics.items() if told.finite < told.count]
-    seen = len(records) + len(statistics)
+    seen = {site: _all_finite(tensor) for site, tensor in records.items()}
+    seen |= {site: told.finite == told.count for site, told in statistics.items()}
+    found = [site for site, fine in seen.items() if fine is False]
+    unread = [site for site, fine in seen.items() if fine is None]
+    if found:
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        return Check(FINITE, False, f"NaN or infinities, first at {found[0]}{more}.")
     if not seen:
         return Check(FINITE, None, "no value was kept, so none was looked at.")
-    if not found:
-        return Check(FINITE, True, f"no NaN and no infinity at {seen} sites.")
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return Check(FINITE, False, f"NaN or infinities, first at {found[0]}{more}.")
+    none = f"no NaN and no infinity at {len(seen) - len(unread)} sites"
+    if unread:
+        told = f"{none}, but {len(unread)} cannot be read, the first {unread[0]}."
+        return Check(FINITE, None, told)
+    return Check(FINITE, True, f"{none}.")
 
 
-def _all_finite(tensor: Tensor) -> bool:
-    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta:
-        return True
+def _all_finite(tensor: Tensor) -> bool | None:
+    """Whether all values are finite; None where they cannot be read."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return None if tensor.is_quantized else True
+    if tensor.layout == torch.sparse_coo:
+        return _finite(tensor._values())
+    if tensor.layout in _COMPRESSED:
+        return _finite(tensor.values())
     try:
-        parts = list(components(tensor))
-    except (TypeError, ValueError):  # a kind of tensor that cannot be read has no numbers
-        return True
-    return all(_finite(part) for part in parts)
+        return all(_finite(part) for part in components(tensor))
+    except (TypeError, ValueError):
+        return None
+
+
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
 def _finite(part: Tensor) -> bool:

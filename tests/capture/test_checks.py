@@ -236,6 +236,20 @@ def test_a_sum_that_overflows_is_no_alarm() -> None:
     assert of(lv.trace(nn.Identity(), odd, ":output"), "finite").ok is True
 
 
+def test_values_of_other_layouts_are_looked_at_and_unreadable_ones_are_not_green() -> None:
+    from tests.traces.test_storage import made_of
+
+    nan = torch.tensor([[0, float("nan")], [0, 1]])
+    huge = torch.sparse_coo_tensor(torch.tensor([[5], [7]]), torch.ones(1), (1 << 20, 1 << 20))
+    jagged = torch.nested.nested_tensor([nan[0], nan[1, :1]], layout=torch.jagged)
+    for bad in (nan.to_sparse(), nan.to_sparse_csr(), nan.to_sparse_bsc((1, 1)), jagged):
+        assert of(made_of({"a": torch.ones(2), "b": bad}), "finite").reason.endswith("first at b.")
+    assert of(made_of({"a": huge}), "finite").ok is True
+    unread = of(made_of({"a": torch.ones(2), "b": torch.ones(2, device="meta")}), "finite")
+    assert unread.ok is None and "1 cannot be read, the first b" in unread.reason
+    assert of(made_of({}), "finite").ok is None
+
+
 def test_a_fully_masked_row(tiny_llama: Any) -> None:
     """O23: attention over nothing gives NaN, and the run says where it began."""
     torch.manual_seed(0)
