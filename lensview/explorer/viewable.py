@@ -84,9 +84,8 @@ def _attentions(session: Session) -> list[str]:
     said = {path: kind.lower() for path, kind in kinds.items()}
     named = [p for p, kind in said.items() if "attention" in kind or kind.endswith("attn")]
     # In definition order what is inside of a module follows it.
-    return [
-        p for p, after in zip(named, [*named[1:], ""], strict=True) if not after.startswith(f"{p}.")
-    ]
+    following = [*named[1:], ""]
+    return [p for p, q in zip(named, following, strict=False) if not q.startswith(f"{p}.")]
 
 
 def source_path(session: Session, site: str) -> str:
