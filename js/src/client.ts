@@ -56,7 +56,7 @@ export type Silence = "none" | "busy" | "lost";
 
 export const TIMES = { busy: 400, tries: [5_000, 10_000, 20_000], doubt: 15_000, grace: 10_000 };
 
-const REPEATABLE = new Set<Method>(["hello", "tree", "outputs", "sizes", "strips", "tile", "value", "views", "distribution", "norms", "names", "code", "ranks"]);
+const REPEATABLE = new Set<Method>(["hello", "tree", "outputs", "sizes", "strips", "tile", "value", "views", "distribution", "norms", "names", "code"]);
 
 interface Pending {
   ids: string[];

@@ -13,6 +13,9 @@ import { Toggle } from "./toggle";
 
 /** How often the ranks are asked for, in milliseconds, while the strip is seen. */
 export const EVERY = 1000;
+/** A kernel that is busy answers later than this: nobody waits for it, and it is asked rarely. */
+const PATIENCE = 3000;
+const RARELY = 5000;
 const WHOLE = "whole";
 
 export class Ranks {
@@ -54,16 +57,20 @@ export class Ranks {
     this.asking = true;
     this.wait();
     const site = this.page.store.now.selected;
+    const call = this.page.client.call("ranks", { site }, { key: "ranks" });
+    const stop = later(this.signal, PATIENCE, () => { call.drop("the kernel is busy"); });
+    let pause = EVERY;
     try {
-      const { result } = await this.page.client.call("ranks", { site }, { key: "ranks" }).answer;
-      this.update(result);
+      this.update((await call.answer).result);
+      if (this.page.store.now.selected !== site) pause = 0;
     } catch (error) {
+      pause = RARELY;
       if (!(error instanceof CallCancelled)) setText(this.lies, String(error));
     }
+    stop();
     this.asking = false;
-    if (this.element.hidden) return;
-    const again = this.page.store.now.selected !== site;
-    this.wait = later(this.signal, again ? 0 : EVERY, () => {
+    this.wait();
+    this.wait = later(this.signal, pause, () => {
       if (this.seen && document.visibilityState !== "hidden") void this.ask();
       else this.wait = later(this.signal, EVERY, () => { void this.ask(); });
     });

@@ -60,6 +60,13 @@ describe("Ranks", () => {
     expect(asked()).toBe(2);
     await vi.advanceTimersByTimeAsync(3 * EVERY);
     expect(asked()).toBe(2);
+    await vi.advanceTimersByTimeAsync(4 * EVERY);
+    expect(asked()).toBe(2);
+    await vi.advanceTimersByTimeAsync(EVERY);
+    expect(asked()).toBe(3);
+    await vi.advanceTimersByTimeAsync(60 * EVERY);
+    expect(page.store.now.silence).not.toBe("lost");
+    expect(asked()).toBeLessThan(12);
   });
 
   it("offers the pieces of the selected value, and drops the choice with it", async () => {
