@@ -26,7 +26,9 @@ from .comparing import TOP, Pair, Top, divergence, row_logits
 from .history import History
 from .jobs import model_lock
 from .limits import keep_of
+from .notes import notes_of, outcomes, training
 from .origins import Origins
+from .parts import parts_of
 from .protocol import Divergence, NextToken
 from .rows import Entry
 from .timeline import KeptRun, Timeline, seed_of
@@ -292,10 +294,10 @@ class Runs:
             and before.baseline is not None
             and inputs is before.inputs
             and (before.sites, before.model_state, before.keep) == (sites, state, keep)
-            and not _training(self.anchor)
+            and not training(self.anchor)
         )
         on = [e for e in asked if e.runs]
-        parts = _parts(watch, ["baseline"] * (not reuse) + ["edited"] * bool(on))
+        parts = parts_of(watch, ["baseline"] * (not reuse) + ["edited"] * bool(on))
         if before.baseline is not None and reuse:
             baseline = before.baseline
         else:
@@ -355,8 +357,8 @@ class Runs:
         on = tuple(e.intervention for e in ran if e.runs and e.intervention is not None)
         assert latest.trace is not None
         notes = (
-            *_notes(latest.trace, latest.inputs, self.anchor, bool(on), self.max_bytes),
-            *_outcomes(latest.trace),
+            *notes_of(latest.trace, latest.inputs, self.anchor, bool(on), self.max_bytes),
+            *outcomes(latest.trace),
         )
         assert latest.baseline is not None
         before, now = _tops(latest.baseline, latest.trace if on else None)
@@ -436,40 +438,12 @@ def _told(on: Sequence[Entry], trace: Trace) -> Iterator[Entry]:
     return (entry.did(report.changed) for entry, report in reports)
 
 
-class _Part(Watch):
-    """The watch of one of several runs that make one: its progress is a share of the whole's, and
-    cancelling the whole cancels it."""
-
-    def __init__(self, whole: Watch, name: str, position: int, parts: int) -> None:
-        def progress(done: int, total: int, text: str) -> None:
-            said = f"{name}: {text}" if parts > 1 else text
-            whole.progress(done + position * total, total * parts, said)
-
-        super().__init__(progress)
-        self._whole = whole
-
-    @property
-    def cancelled(self) -> bool:
-        return self._whole.cancelled
-
-    def check(self) -> None:
-        self._whole.check()
-
-
-def _parts(watch: Watch, names: list[str]) -> Iterator[Watch]:
-    return (_Part(watch, name, i, len(names)) for i, name in enumerate(names))
-
-
 def _fingerprint(anchor: Any) -> tuple[int, ...]:
     """Changes when the weights may have: a cell has run, or a parameter was written to."""
     if not isinstance(anchor, nn.Module):
         return (cells().count,)
     versions = sum(p._version for p in anchor.parameters() if not p.is_inference())
     return cells().count, versions
-
-
-def _training(anchor: Any) -> bool:
-    return isinstance(anchor, nn.Module) and any(m.training for m in anchor.modules())
 
 
 def _tops(baseline: Trace, edited: Trace | None) -> tuple[Top, Top]:
@@ -484,35 +458,3 @@ def _tops(baseline: Trace, edited: Trace | None) -> tuple[Top, Top]:
         return tuple(sorted(found, key=lambda token: -token.probability))
 
     return row(baseline), () if edited is None else row(edited)
-
-
-def _notes(
-    trace: Trace, inputs: Any, anchor: Any, edited: bool, limit: int | None
-) -> Iterator[str]:
-    if not isinstance(inputs, str):
-        yield "The inputs were given in code."
-    rows = 1 if trace.tokens is None else trace.tokens.ids.shape[0]
-    if rows > 1:
-        yield f"A batch of {rows}: tokens and next tokens are those of row 0."
-    if edited and _training(anchor):
-        yield (
-            "The model is in train mode: dropout alone makes the two runs differ. "
-            "Call model.eval() for a comparison."
-        )
-    left_out = sum(1 for reason in trace.missed.values() if reason.startswith("left out"))
-    if left_out and limit is not None:
-        yield (
-            f"{left_out} values were left out of the trace (limit {limit >> 20} MiB); selecting "
-            "one runs the model again for it."
-        )
-
-
-def _outcomes(trace: Trace) -> Iterator[str]:
-    for report in trace.reports:
-        if report.calls == 0:
-            yield f"{report.intervention} did nothing: the run did not pass there."
-        if report.overflowed:
-            yield (
-                f"{report.intervention} made {report.overflowed} finite values infinite or NaN: "
-                "what follows them may mean nothing."
-            )
