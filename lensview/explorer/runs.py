@@ -26,7 +26,9 @@ from .comparing import TOP, Pair, Top, divergence, row_logits
 from .history import History
 from .jobs import model_lock
 from .limits import keep_of
+from .notes import notes_of, outcomes, training
 from .origins import Origins
+from .parts import parts_of
 from .protocol import Divergence, NextToken
 from .remarks import notes, outcomes, training
 from .rows import Entry
@@ -296,7 +298,7 @@ class Runs:
             and not training(self.anchor)
         )
         on = [e for e in asked if e.runs]
-        parts = _parts(watch, ["baseline"] * (not reuse) + ["edited"] * bool(on))
+        parts = parts_of(watch, ["baseline"] * (not reuse) + ["edited"] * bool(on))
         if before.baseline is not None and reuse:
             baseline = before.baseline
         else:
@@ -355,8 +357,13 @@ class Runs:
     def _keep(self, latest: Latest, ran: list[Entry], asked: list[Entry]) -> None:
         on = tuple(e.intervention for e in ran if e.runs and e.intervention is not None)
         assert latest.trace is not None
+<<<<<<< HEAD
         remarks = (
             *notes(latest.trace, latest.inputs, self.anchor, bool(on), self.max_bytes),
+=======
+        notes = (
+            *notes_of(latest.trace, latest.inputs, self.anchor, bool(on), self.max_bytes),
+>>>>>>> wt-editing
             *outcomes(latest.trace),
         )
         assert latest.baseline is not None
@@ -435,30 +442,6 @@ def noting_failure(runs: Runs) -> Iterator[None]:
 def _told(on: Sequence[Entry], trace: Trace) -> Iterator[Entry]:
     reports = zip(on, trace.reports, strict=True) if trace.reports else ()
     return (entry.did(report.changed) for entry, report in reports)
-
-
-class _Part(Watch):
-    """The watch of one of several runs that make one: its progress is a share of the whole's, and
-    cancelling the whole cancels it."""
-
-    def __init__(self, whole: Watch, name: str, position: int, parts: int) -> None:
-        def progress(done: int, total: int, text: str) -> None:
-            said = f"{name}: {text}" if parts > 1 else text
-            whole.progress(done + position * total, total * parts, said)
-
-        super().__init__(progress)
-        self._whole = whole
-
-    @property
-    def cancelled(self) -> bool:
-        return self._whole.cancelled
-
-    def check(self) -> None:
-        self._whole.check()
-
-
-def _parts(watch: Watch, names: list[str]) -> Iterator[Watch]:
-    return (_Part(watch, name, i, len(names)) for i, name in enumerate(names))
 
 
 def _fingerprint(anchor: Any) -> tuple[int, ...]:
