@@ -30,7 +30,6 @@ from .notes import notes_of, outcomes, training
 from .origins import Origins
 from .parts import parts_of
 from .protocol import Divergence, NextToken
-from .remarks import notes, outcomes, training
 from .rows import Entry
 from .timeline import KeptRun, Timeline, seed_of
 from .trust import checks_of
@@ -357,13 +356,8 @@ class Runs:
     def _keep(self, latest: Latest, ran: list[Entry], asked: list[Entry]) -> None:
         on = tuple(e.intervention for e in ran if e.runs and e.intervention is not None)
         assert latest.trace is not None
-<<<<<<< HEAD
-        remarks = (
-            *notes(latest.trace, latest.inputs, self.anchor, bool(on), self.max_bytes),
-=======
         notes = (
             *notes_of(latest.trace, latest.inputs, self.anchor, bool(on), self.max_bytes),
->>>>>>> wt-editing
             *outcomes(latest.trace),
         )
         assert latest.baseline is not None
@@ -374,7 +368,7 @@ class Runs:
         latest = replace(
             latest,
             interventions=on,
-            notes=remarks,
+            notes=notes,
             top_baseline=before,
             top_edited=now,
             divergence=apart,
