@@ -9,7 +9,9 @@ import type { Page } from "./page";
 import type { TileReply } from "./protocol";
 import { symmetric } from "./scale";
 
-export const STRIP = 12;
+const STRIP = 12;
+/** Between the strips and the picture. */
+const GAP = 4;
 
 interface Shown {
   name: string;
@@ -62,7 +64,8 @@ export class Strips {
   }
 
   width(reply: TileReply): number {
-    return this.of(reply).length * STRIP;
+    const count = this.of(reply).length;
+    return count === 0 ? 0 : count * STRIP + GAP;
   }
 
   /** What they say at a row, " · loss 0.5"; "" without any. */
@@ -73,7 +76,7 @@ export class Strips {
   draw(reply: TileReply, view: Window, size: Size, palette: Palette): void {
     const shown = this.of(reply);
     this.element.replaceChildren(...shown.map(({ canvas }) => canvas));
-    this.element.style.width = `${shown.length * STRIP}px`;
+    this.element.style.width = `${this.width(reply)}px`;
     for (const { canvas, values, name } of shown) {
       const finite = values.filter((value) => Number.isFinite(value)).map(Math.abs);
       const limit = finite.length > 0 ? finite.reduce((a, b) => Math.max(a, b)) : 0;

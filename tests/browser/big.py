@@ -46,6 +46,7 @@ class Wide(nn.Module):
 
     def __init__(self, rows: int = 4096, columns: int = 4096, odd: bool = True) -> None:
         super().__init__()
+        self.plane: Tensor
         self.inner = nn.Identity()
         torch.manual_seed(0)
         plane = torch.randn(rows, columns)
@@ -56,4 +57,5 @@ class Wide(nn.Module):
         self.register_buffer("plane", plane)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(self.plane + x.sum() * 0)
+        shown: Tensor = self.inner(self.plane + x.sum() * 0)
+        return shown

@@ -197,5 +197,5 @@ def test_rows_tell_quantized_and_offloaded() -> None:
     model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2, device="meta"), nn.Linear(2, 2)])
     model[2].weight = nn.Parameter(torch.zeros(2, 2, dtype=torch.int8), requires_grad=False)
     assert [r.note for r in lv.modules.tree(model)] == ["container", "", "no values", "quantized"]
-    model[1]._hf_hook = object()
+    model[1].__dict__["_hf_hook"] = object()
     assert lv.modules.tree(model)[2].note == "offloaded"
