@@ -49,6 +49,7 @@ def test_the_timeline_holds_what_was_run(page: Page, explorer: Explorer) -> None
     assert [r.number for r in explorer.runs] == [1, 2]
     assert explorer.runs[1].trace is explorer.trace
     held = state["limits"]["held_bytes"]
+    assert explorer.baseline is not None and explorer.trace is not None
     assert held == bytes_of(explorer.baseline) + bytes_of(explorer.trace)
 
 
