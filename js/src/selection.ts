@@ -13,19 +13,19 @@ export class Selection {
   readonly box = h("div", { class: "lv-box", hidden: "", "data-test": "selection-box" });
   readonly bar: HTMLElement;
   private readonly text = h("span", { class: "lv-selection-text", "data-test": "selection" });
+  private readonly edit = h("button", {
+    type: "button", class: "lv-button lv-small", "data-test": "edit-selection",
+    title: "Make an intervention on the selected region",
+  }, "Edit this");
   private part: Window | null = null;
   private tile: Tile | null = null;
 
   constructor(page: Page, signal: AbortSignal) {
-    const edit = h("button", {
-      type: "button", class: "lv-button lv-small", "data-test": "edit-selection",
-      title: "Make an intervention on the selected region",
-    }, "Edit this");
     const clear = h("button", {
       type: "button", class: "lv-icon", "aria-label": "Clear the selection", title: "Clear the selection (Escape)",
     }, "×");
-    this.bar = h("div", { class: "lv-selection", hidden: "" }, this.text, edit, clear);
-    edit.addEventListener("click", () => {
+    this.bar = h("div", { class: "lv-selection", hidden: "" }, this.text, this.edit, clear);
+    this.edit.addEventListener("click", () => {
       if (this.tile && this.part) page.pick({ site: this.tile.reply.site, index: this.index() });
     }, { signal });
     clear.addEventListener("click", () => { this.set(null, null); }, { signal });
@@ -44,6 +44,8 @@ export class Selection {
     this.tile = tile;
     this.part = part;
     show(this.bar, part !== null);
+    // The cells of one rank's piece are not those of the whole, which is what is edited.
+    show(this.edit, tile?.rank === null);
     if (part === null) {
       show(this.box, false);
       return;
@@ -67,8 +69,8 @@ export class Selection {
 }
 
 function samePlane(a: Tile, b: Tile): boolean {
-  const key = ({ reply, index }: Tile): string =>
-    JSON.stringify([reply.site, reply.shape, reply.rows_dim, reply.columns_dim, index]);
+  const key = ({ reply, index, rank }: Tile): string =>
+    JSON.stringify([reply.site, reply.shape, reply.rows_dim, reply.columns_dim, index, rank]);
   return key(a) === key(b);
 }
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from ..capture.generate import generate
 from ..capture.run import run
+from ..datasets.extraction import extract_dataset
 from ..errors import IdleInterventionError, LensError
 from ..plan import Plan
 from ..session import LocalSession
@@ -30,7 +30,6 @@ from .pieces import piece_of
 from .summary import generation_body, reports_body, trace_body, trusted
 
 Body = Mapping[str, Any]
-EXTRACTION = "lensview.datasets.extraction"
 
 
 class Commands:
@@ -134,8 +133,7 @@ class Commands:
     def extract_dataset(self, body: Body, watch: Watch) -> None:
         """This group's share of a dataset, written by the group's first rank."""
         plan, items = self.plan(body), body["items"]
-        # Found by name: the import of datasets waits until there is one.
-        import_module(EXTRACTION).extract_dataset(
+        extract_dataset(
             self.session.root,
             named(items)() if isinstance(items, str) else items,
             plan.sites,

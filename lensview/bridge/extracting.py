@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import import_module
 from os import PathLike, fspath
 from os import path as paths
 from typing import Any
 
+from ..datasets.reading import open_dataset
 from ..errors import InputError, RunCancelled
 from ..interventions import Intervention
 from ..plan import Plan
@@ -21,7 +21,6 @@ from .pending import Pending
 from .summary import error_of, plan_body
 from .team import Team
 
-READING = "lensview.datasets.reading"
 LOOK_SECONDS = 0.1
 INTERRUPT_SECONDS = 5.0
 
@@ -75,8 +74,7 @@ class Extracting:
             error = team.settled(pending)
             if error is not None:
                 raise error_of(error, plan, None)
-        # Found by name: the import of datasets waits until there is one.
-        return import_module(READING).open_dataset(folder)
+        return open_dataset(folder)
 
 
 def _plain(items: Any) -> Iterator[Any]:

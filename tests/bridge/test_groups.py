@@ -68,7 +68,6 @@ def test_a_dataset_is_spread_over_the_groups(
     groups: lv.RankSession, local: lv.LocalSession, tmp_path: Path
 ) -> None:
     """Each item once, equal to its own run; a second call runs nothing."""
-    pytest.importorskip("lensview.datasets.extraction")
     told: list[tuple[int, int, str]] = []
     watch = lv.Watch(lambda *args: told.append(args))
     path = tmp_path / "acts"
@@ -86,7 +85,6 @@ def test_a_dataset_is_spread_over_the_groups(
 
 
 def test_an_extraction_that_is_refused_or_cancelled(groups: lv.RankSession, tmp_path: Path) -> None:
-    pytest.importorskip("lensview.datasets.extraction")
     with pytest.raises(lv.SiteError):
         groups.extract_dataset(TEXTS, "model.layer.0", tmp_path / "none")
     with pytest.raises(lv.InputError, match="not a collection"):
