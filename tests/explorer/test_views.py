@@ -113,7 +113,7 @@ def test_a_fused_attention_stops_no_later_run() -> None:
             self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.attention(x, x, x)[0]  # type: ignore[no-any-return]
+            return self.attention(x, x, x)[0]
 
     explorer = Explorer(LocalSession(Net().eval()))
     page = Page(explorer)
@@ -159,13 +159,14 @@ def test_source_with_its_ops(page: Page) -> None:
 
 @pytest.mark.parametrize("method", ["distribution", "norms", "attention", "lens"])
 def test_before_any_run(page: Page, method: str) -> None:
-    more = {
+    asked: dict[str, dict[str, Any]] = {
         "distribution": {"bins": 10},
         "norms": {"index": []},
         "attention": {"which": "latest", "row": 0, "head": 0},
         "lens": {"which": "latest", "row": 0, "start": 0},
-    }[method]
-    assert "Nothing has run yet" in page.refused(method, site=ATTENTION, **more)["message"]
+    }
+    refused = page.refused(method, site=ATTENTION, **asked[method])
+    assert "Nothing has run yet" in refused["message"]
 
 
 def test_recording_what_a_view_needs_can_be_cancelled(
