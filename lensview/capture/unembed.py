@@ -22,7 +22,7 @@ from ..sites import join, split_path
 from ..traces.trace import Trace
 
 _ULPS = 32
-_HALF_ULPS = 4
+_HALF_ULPS = 2
 _HALF = 1e-4
 """Dtypes less precise than this are 16-bit floats."""
 _MATRIX = 2

@@ -196,3 +196,13 @@ def test_views_of_an_edited_run(open_notebook: Open) -> None:
     tab(view, "distribution")
     expect(view.mark("quantiles").locator("thead th")).to_have_count(3)
     shoot(notebook, view, "distribution-edited")
+
+    # In a narrow notebook nothing sticks out at the side.
+    notebook.page.set_viewport_size({"width": 760, "height": 1100})
+    for name in ("norms", "lens", "distribution"):
+        tab(view, name)
+        width, inner = view.root.locator(".lv-views").evaluate(
+            "(element) => [element.clientWidth, element.scrollWidth]"
+        )
+        assert inner <= width
+    shoot(notebook, view, "distribution-narrow")

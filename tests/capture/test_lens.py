@@ -83,6 +83,16 @@ def test_the_last_layer_says_what_the_model_says(kind: str, more: dict[str, Any]
     assert torch.equal(lens.ids[-1, :, 0], plain.argmax(-1))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    model, inputs = built("gemma2", head_dim=8).to(dtype), batch()
+    lens = lv.logit_lens(lv.trace(model, inputs), model)
+    with torch.no_grad():
+        plain = model(**inputs).logits[0].float().softmax(-1)
+    assert lens.difference == 0.0 and "softcapping" in lens.way
+    torch.testing.assert_close(lens.probabilities[-1, :, 0], plain.amax(-1), rtol=2e-2, atol=0)
+
+
 def test_each_layer_by_a_hook_of_ones_own(tiny_llama: Any) -> None:
     ids = torch.tensor([[5, 17, 3, 42]])
     kept: list[Tensor] = []
@@ -137,8 +147,20 @@ def test_what_no_lens_passes_through() -> None:
     from transformers import AutoModel, BertConfig, BertLMHeadModel, T5Config
     from transformers import T5ForConditionalGeneration as T5
 
+<<<<<<< HEAD
     small: dict[str, Any] = {"num_layers": 1, "d_model": 16, "d_ff": 16, "num_heads": 2, "d_kv": 8}
     t5 = T5(T5Config(vocab_size=101, **small | {"decoder_start_token_id": 0})).eval()
+=======
+    small: dict[str, Any] = {
+        "decoder_start_token_id": 0,
+        "num_layers": 1,
+        "d_model": 16,
+        "d_ff": 16,
+        "num_heads": 2,
+        "d_kv": 8,
+    }
+    t5 = T5(T5Config(vocab_size=101, **small)).eval()
+>>>>>>> wt-lenses
     ids = torch.tensor([[5, 17, 3]])
     with pytest.raises(LensUnsupportedError, match="encoder-decoder"):
         lv.logit_lens(lv.trace(t5, {"input_ids": ids, "decoder_input_ids": ids}), t5)
