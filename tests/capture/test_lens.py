@@ -147,10 +147,6 @@ def test_what_no_lens_passes_through() -> None:
     from transformers import AutoModel, BertConfig, BertLMHeadModel, T5Config
     from transformers import T5ForConditionalGeneration as T5
 
-<<<<<<< HEAD
-    small: dict[str, Any] = {"num_layers": 1, "d_model": 16, "d_ff": 16, "num_heads": 2, "d_kv": 8}
-    t5 = T5(T5Config(vocab_size=101, **small | {"decoder_start_token_id": 0})).eval()
-=======
     small: dict[str, Any] = {
         "decoder_start_token_id": 0,
         "num_layers": 1,
@@ -160,7 +156,6 @@ def test_what_no_lens_passes_through() -> None:
         "d_kv": 8,
     }
     t5 = T5(T5Config(vocab_size=101, **small)).eval()
->>>>>>> wt-lenses
     ids = torch.tensor([[5, 17, 3]])
     with pytest.raises(LensUnsupportedError, match="encoder-decoder"):
         lv.logit_lens(lv.trace(t5, {"input_ids": ids, "decoder_input_ids": ids}), t5)

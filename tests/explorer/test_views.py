@@ -159,22 +159,14 @@ def test_source_with_its_ops(page: Page) -> None:
 
 @pytest.mark.parametrize("method", ["distribution", "norms", "attention", "lens"])
 def test_before_any_run(page: Page, method: str) -> None:
-<<<<<<< HEAD
-    more: dict[str, dict[str, Any]] = {
-=======
     asked: dict[str, dict[str, Any]] = {
->>>>>>> wt-lenses
         "distribution": {"bins": 10},
         "norms": {"index": []},
         "attention": {"which": "latest", "row": 0, "head": 0},
         "lens": {"which": "latest", "row": 0, "start": 0},
     }
-<<<<<<< HEAD
-    assert "Nothing has run yet" in page.refused(method, site=ATTENTION, **more[method])["message"]
-=======
     refused = page.refused(method, site=ATTENTION, **asked[method])
     assert "Nothing has run yet" in refused["message"]
->>>>>>> wt-lenses
 
 
 def test_recording_what_a_view_needs_can_be_cancelled(
