@@ -30,7 +30,7 @@ export class Checks {
     verify.addEventListener("click", () => { void page.act("verify", {}); }, { signal });
     let shown: readonly Check[] | null = null;
     page.store.watch(signal, ({ kernel, running }) => {
-      verify.disabled = kernel.run === 0 || running;
+      verify.disabled = kernel.run === 0 || running || kernel.pair.length > 0; // it is of the latest run
       if (kernel.checks === shown) return;
       shown = kernel.checks;
       const { text, tone } = verdict(kernel.checks);
