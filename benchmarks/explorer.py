@@ -51,7 +51,7 @@ ICICLE = """rows = [r for r in lv.LocalSession(big).tree()]
 go.FigureWidget(go.Icicle(ids=[r.path or '.' for r in rows], labels=[r.name for r in rows],
     parents=['' if not r.path else r.path.rpartition('.')[0] or '.' for r in rows]))"""
 HEAT = "ex = lv.explore(wide[SIZE], inputs=torch.zeros(1)); ex"
-FIGURE = "fig = go.FigureWidget(go.Heatmap(z=planes[SIZE][0], colorscale='RdBu')); fig"
+FIGURE = "shown = 0; fig = go.FigureWidget(go.Heatmap(z=planes[SIZE][0], colorscale='RdBu')); fig"
 UPDATE = "shown = globals().get('shown', 0) + 1; fig.data[0].z = planes[SIZE][shown % 2]"
 PROMPT = "ex = lv.explore(model, words, 'a b'); ex"
 OWN = """def forward(text):
