@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import statistics
 import sys
@@ -30,8 +31,9 @@ from tests.browser.driver import Notebook, write_notebook  # noqa: E402
 from tests.browser.server import Server  # noqa: E402
 from tests.conftest import BROWSER_FLAGS, BROWSERS  # noqa: E402
 
-LIMIT = 180_000
+LIMIT = 90_000
 """Milliseconds that one figure may take."""
+TRIES = 4
 
 SETUP = """%load_ext lensview
 import os, time, json, torch, ipywidgets, plotly.graph_objects as go
@@ -49,7 +51,7 @@ ICICLE = """rows = [r for r in lv.LocalSession(big).tree()]
 go.FigureWidget(go.Icicle(ids=[r.path or '.' for r in rows], labels=[r.name for r in rows],
     parents=['' if not r.path else r.path.rpartition('.')[0] or '.' for r in rows]))"""
 HEAT = "ex = lv.explore(wide[SIZE], inputs=torch.zeros(1)); ex"
-FIGURE = "fig = go.FigureWidget(go.Heatmap(z=planes[SIZE][0], colorscale='RdBu')); fig"
+FIGURE = "shown = 0; fig = go.FigureWidget(go.Heatmap(z=planes[SIZE][0], colorscale='RdBu')); fig"
 UPDATE = "shown = globals().get('shown', 0) + 1; fig.data[0].z = planes[SIZE][shown % 2]"
 PROMPT = "ex = lv.explore(model, words, 'a b'); ex"
 OWN = """def forward(text):
@@ -172,8 +174,13 @@ def heatmaps(bench: Bench, rounds: int, size: int, cell: Callable[[str], int]) -
     for turn in range(rounds):
         site = ("1", "0")[turn % 2]
         bench.act(ours, "click", f'.lensview [data-site="{site}"]')
-    bench.clear()
-    bench.act(Cost(), "cell", cell(FIGURE.replace("SIZE", sized)), ".js-plotly-plot .hm image")
+    # On a busy machine FigureWidget now and then comes up without its data: again, then.
+    for _ in range(TRIES):
+        bench.clear()
+        shown = Cost()
+        bench.act(shown, "cell", cell(FIGURE.replace("SIZE", sized)), ".js-plotly-plot .hm image")
+        if not math.isnan(shown.times[0]):
+            break
     for _ in range(rounds):
         bench.act(theirs, "cell", cell(UPDATE.replace("SIZE", sized)))
     return ours, theirs
