@@ -6,7 +6,6 @@ figure's and the page's own business.
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from .origins import keep
 SUFFIX = {"trace": ".safetensors", "baseline": ".safetensors", "html": ".html"}
 FIGURE = "_lens_figure"
 """The name in the user's namespace under which the latest figure is left."""
-HTML = "lensview.explorer.html"
-"""The room that writes one self-contained page; loaded when it is asked for."""
 
 
 def target(path: str, what: str) -> Path:
@@ -54,7 +51,9 @@ def saved(path: str, what: str, replace: bool, trace: Trace, explorer: Any) -> S
     if file.exists() and not replace:
         return SavedReply(str(file), file.stat().st_size, True)
     if what == "html":
-        importlib.import_module(HTML).to_html(explorer, file)
+        from .pages import to_html  # which knows the widget, which knows us
+
+        to_html(explorer, file)
     else:
         trace.save(file)
     return SavedReply(str(file.absolute()), file.stat().st_size, False)

@@ -172,7 +172,7 @@ class Outlook:
 
         def work(job: Any) -> Answer:
             page = sizes_page(
-                self._runs.session, self._rows(), self._runs.latest, self._overlays, offset, limit
+                self._runs.session, self._rows(), self._runs.shown(), self._overlays, offset, limit
             )
             job.watch.check()
             return Answer(asdict(page))
@@ -187,6 +187,6 @@ class Outlook:
                 canonical = str(Site.parse(site))
             except LensError:
                 canonical = site
-            return Answer(asdict(self._overlays.at(canonical, self._runs.latest.trace)))
+            return Answer(asdict(self._overlays.at(canonical, self._runs.shown().trace)))
 
         self._read(request, work)

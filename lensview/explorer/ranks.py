@@ -34,7 +34,7 @@ def rank_methods(runs: Runs, read: Callable[[Request, Work], None]) -> Methods:
         site = params.text(request.params, "site")
 
         def work(job: Job) -> Answer:
-            return Answer(asdict(ranks_reply(runs.session, runs.latest.trace, site)))
+            return Answer(asdict(ranks_reply(runs.session, runs.shown().trace, site)))
 
         read(request, work)
 

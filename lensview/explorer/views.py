@@ -65,7 +65,7 @@ class Views:
         site = params.text(request.params, "site")
 
         def work(job: Job) -> Answer:
-            return Answer(asdict(views_of(self._runs.session, self._runs.latest, site)))
+            return Answer(asdict(views_of(self._runs.session, self._runs.shown(), site)))
 
         self._read(request, work)
 
@@ -74,8 +74,8 @@ class Views:
         bins = params.number(request.params, "bins", 1, MAX_BINS)
 
         def look() -> Answer:
-            missing(self._runs.latest, site, "baseline")
-            reply = distribution_reply(self._runs.session, self._runs.latest, site, bins)
+            missing(self._runs.shown(), site, "baseline")
+            reply = distribution_reply(self._runs.session, self._runs.shown(), site, bins)
             return Answer(asdict(reply))
 
         self._read(request, self._looking(site, "latest", look))
@@ -85,8 +85,8 @@ class Views:
         at = params.numbers(request.params, "index", params.MAX_DIMS)
 
         def look() -> Answer:
-            missing(self._runs.latest, site, "baseline")
-            return Answer(asdict(norms_reply(self._runs.session, self._runs.latest, site, at)))
+            missing(self._runs.shown(), site, "baseline")
+            return Answer(asdict(norms_reply(self._runs.session, self._runs.shown(), site, at)))
 
         self._read(request, self._looking(site, "latest", look))
 
@@ -104,7 +104,7 @@ class Views:
 
         def look(job: Job) -> Answer:
             session: Any = self._runs.session
-            latest = self._runs.latest
+            latest = self._runs.shown()
             trace, baseline = _traces(latest)
             path = attention_path(session, site)
             call = Site.parse(site).call if Site.parse(site).path == path else None
@@ -126,7 +126,7 @@ class Views:
             return lens_sites(self._runs.session.root)
 
         def look(job: Job) -> Answer:
-            latest = self._runs.latest
+            latest = self._runs.shown()
             trace, baseline = _traces(latest)
             shown = baseline if which == "baseline" else trace
             width = lens_width(len(sites()))
@@ -178,8 +178,10 @@ class Views:
         """Work that looks at several sites; a run records what the latest left out of them."""
 
         def work(job: Job) -> Answer | Later:
-            trace, baseline = _traces(self._runs.latest)
+            trace, baseline = _traces(self._runs.shown())
             absent = [s for s in sites() if _left_out(trace, s) or _left_out(baseline, s)]
+            if self._runs.pair is not None:
+                absent = []  # of runs that are compared, none can be run again as it was
             # All are noted before the run: each call notes one.
             if any([self._runs.record_too(site) for site in absent]):
                 return Later(run_again, RUN, held=True)
