@@ -22,10 +22,19 @@ function marked(file, checker, taken) {
   let from = 0;
   each(file, (node) => {
     if (!ts.isIdentifier(node)) return;
-    const declaration = symbolOf(node, checker)?.valueDeclaration;
-    if (!declaration || !(isPrivate(declaration) || (isOurs(declaration) && !taken.has(node.text)))) return;
-    const shorthand = ts.isShorthandPropertyAssignment(node.parent) ? `${node.text}: ` : "";
-    text += file.text.slice(from, node.getStart(file)) + shorthand + node.text + MARK;
+    const name = node.text;
+    const meant = (symbol) => {
+      const declaration = symbol?.valueDeclaration;
+      return declaration && (isPrivate(declaration) || (isOurs(declaration) && !taken.has(name)));
+    };
+    let written = name;
+    if (ts.isShorthandPropertyAssignment(node.parent)) {
+      if (meant(checker.getShorthandAssignmentValueSymbol(node.parent))) written = `${name}: ${name}${MARK}`;
+    } else if (isUnpacked(node)) {
+      const whole = checker.getTypeAtLocation(node.parent.parent);
+      if (meant(whole.getProperty(name))) written = `${name}${MARK}: ${name}`;
+    } else if (meant(checker.getSymbolAtLocation(node))) written = name + MARK;
+    text += file.text.slice(from, node.getStart(file)) + written;
     from = node.end;
   });
   return text + file.text.slice(from);
@@ -36,10 +45,11 @@ function each(node, look) {
   ts.forEachChild(node, (child) => { each(child, look); });
 }
 
-function symbolOf(node, checker) {
-  return ts.isShorthandPropertyAssignment(node.parent)
-    ? checker.getShorthandAssignmentValueSymbol(node.parent)
-    : checker.getSymbolAtLocation(node);
+/** Whether this is the name in `const { name } = whole`. */
+function isUnpacked(node) {
+  const { parent } = node;
+  return ts.isBindingElement(parent) && parent.name === node && !parent.propertyName
+    && ts.isObjectBindingPattern(parent.parent);
 }
 
 /** Whether the text of `node` is here the name of a property that is no member of our classes. */
@@ -47,7 +57,10 @@ function isTaken(node, checker) {
   if (ts.isStringLiteralLike(node)) return ts.isElementAccessExpression(node.parent);
   if (!ts.isIdentifier(node)) return false;
   if (ts.isShorthandPropertyAssignment(node.parent)) return true;
-  if (ts.isBindingElement(node.parent) && ts.isObjectBindingPattern(node.parent.parent)) return true;
+  if (isUnpacked(node)) {
+    const member = checker.getTypeAtLocation(node.parent.parent).getProperty(node.text);
+    return !(member?.valueDeclaration && isOurs(member.valueDeclaration));
+  }
   const symbol = checker.getSymbolAtLocation(node);
   if (!symbol) return true;
   return (symbol.flags & PROPERTY) !== 0 && !(symbol.valueDeclaration && isOurs(symbol.valueDeclaration));
