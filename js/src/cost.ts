@@ -2,23 +2,10 @@
 
 import { openDialog } from "./dialog";
 import { h, setText } from "./dom";
+import { bytesText } from "./format";
 import type { Page } from "./page";
 import type { CostReply } from "./protocol";
 
-/** 1536 -> "1.5 KiB". */
-export function bytesText(bytes: number | null): string {
-  if (bytes === null) return "unknown";
-  const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
-  let value = bytes;
-  let unit = 0;
-  while (value >= 1024 && unit < units.length - 1) {
-    value /= 1024;
-    unit += 1;
-  }
-  return `${unit === 0 ? value : value.toFixed(1)} ${units[unit] ?? ""}`;
-}
-
-/** What the dialog says of a run as it would be now. */
 export function costText({ sites, bytes, limit, note }: CostReply): string {
   if (bytes === null) return `Not known before the run: ${note}`;
   const over = limit !== null && bytes > limit ? " It is over the limit: what is beyond is left out and run again when looked at." : "";

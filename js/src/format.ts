@@ -21,6 +21,21 @@ export function exact(count: number): string {
   return String(count).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 }
 
+/** 1536 -> "1.5 KiB". */
+export function bytesText(bytes: number | null): string {
+  if (bytes === null) return "unknown";
+  const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+  let value = bytes;
+  let unit = 0;
+  while (value >= 1024 && unit < units.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 ? value : value.toFixed(1)} ${units[unit] ?? ""}`;
+}
+
+/** What the dialog says of a run as it would be now. */
+
 export function toNumber(value: Float | null): number | null {
   if (value === null) return null;
   if (typeof value === "number") return value;

@@ -1,7 +1,7 @@
 /** The timeline: every run that was made, to be named, restored, or compared with another. */
 
 import { h, setAttribute, setText, show } from "./dom";
-import { exact, human } from "./format";
+import { bytesText, exact } from "./format";
 import type { Page } from "./page";
 import type { RunRow } from "./protocol";
 import { Section } from "./side";
@@ -90,7 +90,7 @@ export class Timeline {
     show(this.empty, runs.length === 0);
     show(this.held, limits !== null && runs.length > 0);
     setText(this.held, limits === null ? "" :
-      `Values held: ${human(limits.held_bytes)}B of ${human(limits.held_limit)}B; beyond that the oldest are let go, their plans and tables kept.`);
+      `Values held: ${bytesText(limits.held_bytes)} of ${bytesText(limits.held_limit)}; beyond that the oldest are let go, their plans and tables kept.`);
     const kept = new Set(runs.map(({ number }) => number));
     for (const [number, view] of this.views) {
       if (kept.has(number)) continue;

@@ -73,7 +73,7 @@ export class TreeRowView {
     element.classList.toggle("lv-active", look.active);
     element.classList.toggle("lv-above", look.query !== "" && !tree.isMatch(row));
     this.name.style.paddingLeft = `${tree.depth(row) * INDENT + 4}px`;
-    element.classList.toggle("lv-fold", row < 0);
+    element.classList.toggle("lv-alike", row < 0);
     setText(this.twist, branch ? (open ? "▾" : "▸") : "");
     mark(this.label, tree.name(row) || "(root)", look.query);
     this.badge(badges(tree, row, look.edited));

@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { verdict } from "../src/checks";
-import { bytesText, costText } from "../src/cost";
+import { costText } from "../src/cost";
+import { bytesText } from "../src/format";
 import { withCopy, withMove, withNew } from "../src/editrows";
 import type { CostReply, InterventionRow, RunRow } from "../src/protocol";
 import { chosen } from "../src/timeline";
