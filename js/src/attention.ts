@@ -4,7 +4,7 @@ import { floats } from "./buffers";
 import type { Answer } from "./client";
 import { paintCells } from "./cells";
 import { paletteOf, type Palette } from "./colors";
-import { h, onResize, setAttribute, setText } from "./dom";
+import { h, later, onResize, setAttribute, setText } from "./dom";
 import { float, toNumber, visible } from "./format";
 import { difference } from "./lens";
 import { NumberField } from "./numberfield";
@@ -26,6 +26,9 @@ export function weightAt(reply: AttentionReply, cells: Float32Array, query: numb
   const column = Math.floor(key / reply.column_step);
   return cells[row * reply.columns + column] ?? NaN;
 }
+
+/** How long a host may hide the page when its theme changes. */
+const HIDDEN = 200;
 
 export class AttentionView extends SiteView<"attention"> {
   private reply: AttentionReply | null = null;
@@ -67,6 +70,8 @@ export class AttentionView extends SiteView<"attention"> {
     this.palette = paletteOf(theme);
     this.paint();
     this.thumbnails();
+    // Hosts hide everything for a moment at a theme switch, and what comes back was not resized.
+    later(this.signal, HIDDEN, () => { this.paint(); });
   };
 
   private listen(signal: AbortSignal): void {
