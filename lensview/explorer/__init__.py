@@ -13,8 +13,8 @@ from ..interventions import zero
 from ..plan import Plan
 from ..session import LocalSession, Session
 from .cells import Replacer
-from .pages import to_html
 from .runs import MAX_BYTES
+from .sharing import to_html
 from .widget import Explorer
 
 __all__ = ["Explorer", "explore", "to_html"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -23,6 +24,7 @@ from .exports import make_figure, saved
 from .jobs import READ, RUN, Answer, Job, Lane, Work, model_lock
 from .limits import keep_of
 from .origins import namespace
+from .pages import page_of_runs
 from .params import RequestError
 from .protocol import Request
 from .runs import MAX_PROMPT
@@ -237,7 +239,8 @@ class Editing:
             shown = runs.shown()
             trace = require_run(shown.baseline if what == "baseline" else shown.trace)
             job.watch.progress(0, 1, "writing the file")
-            return Answer(asdict(saved(path, what, over, trace, self._of.explorer())))
+            page = partial(page_of_runs, runs, self._of.selected())
+            return Answer(asdict(saved(path, what, over, trace, page)))
 
         self._queue(request, work, RUN)
 

@@ -6,13 +6,14 @@ figure's and the page's own business.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ..errors import InputError
 from ..traces.trace import Trace
 from .bodies import SavedReply
 from .origins import keep
+from .pages import MAX_BYTES, Page, write
 
 SUFFIX = {"trace": ".safetensors", "baseline": ".safetensors", "html": ".html"}
 FIGURE = "_lens_figure"
@@ -40,7 +41,9 @@ def target(path: str, what: str) -> Path:
     return wanted
 
 
-def saved(path: str, what: str, replace: bool, trace: Trace, explorer: Any) -> SavedReply:
+def saved(
+    path: str, what: str, replace: bool, trace: Trace, page: Callable[[], Page]
+) -> SavedReply:
     """Write a trace, or the whole explorer as one page.
 
     Raises:
@@ -51,9 +54,7 @@ def saved(path: str, what: str, replace: bool, trace: Trace, explorer: Any) -> S
     if file.exists() and not replace:
         return SavedReply(str(file), file.stat().st_size, True)
     if what == "html":
-        from .pages import to_html  # which knows the widget, which knows us
-
-        to_html(explorer, file)
+        write(page(), file, None, MAX_BYTES)
     else:
         trace.save(file)
     return SavedReply(str(file.absolute()), file.stat().st_size, False)

@@ -217,10 +217,6 @@ class Handlers:
         """Its queue."""
         return self._jobs
 
-    def explorer(self) -> Port | None:
-        """The widget, while it lives."""
-        return self._port()
-
     def selected(self) -> str:
         """The selected site, or ""."""
         port = self._port()

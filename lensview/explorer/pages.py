@@ -29,7 +29,6 @@ from .picture import palette_hex
 from .protocol import TileParams
 from .replies import clip, state_of, strict, tile_reply
 from .runs import Latest, Runs
-from .widget import Explorer
 
 MAX_BYTES = 8 << 20
 """Bytes of a file by default."""
@@ -44,7 +43,7 @@ _LABELS = 512
 
 
 @dataclass
-class _Page:
+class Page:
     """What a page shows."""
 
     session: Any
@@ -57,62 +56,38 @@ class _Page:
     labels: dict[tuple[str, ...], int] = field(default_factory=dict)
 
 
-def to_html(
-    shown: Trace | Explorer,
-    path: str | PathLike[str],
-    sites: str | Iterable[str] | None = None,
-    *,
-    max_bytes: int = MAX_BYTES,
+def write(
+    page: Page, path: str | PathLike[str], sites: str | Iterable[str] | None, max_bytes: int
 ) -> None:
-    """Write a trace, or what an explorer shows, as one HTML file to be looked at in any browser.
-
-    The page has the module list with a search, a heatmap of each chosen site with value and token
-    under the pointer, next tokens, interventions, checks and notes, in light and dark. It loads
-    nothing and sends nothing. Pictures are of batch row 0 and, where needed, reduced: then each
-    cell is the one of largest magnitude, which the page states. The tensors are not in it.
-
-    Args:
-        shown: a trace, or an explorer that has run.
-        path: the file; it is complete or absent.
-        sites: of which records there are pictures, by site or glob; None is all of them.
-        max_bytes: of the whole file. Pictures get smaller until they fit.
-
-    Raises:
-        TypeError: `shown` is neither.
-        InputError: the explorer has not run anything yet.
-        SiteError, NotRecordedError: `sites` match no record.
-        LimitError: not even the smallest pictures fit.
-    """
-    page = _page_of(shown)
+    """Write the file; see `to_html`."""
     target = Path(path)
     text = _filled(page, sites, max_bytes)
     target.parent.mkdir(parents=True, exist_ok=True)
     replacing(target, lambda part: part.write_bytes(text.encode()))
 
 
-def _page_of(shown: Any) -> _Page:
-    if isinstance(shown, Explorer):
-        runs: Runs | None = shown._runs
-        if runs is None or runs.latest.trace is None:
-            raise InputError("This explorer shows no run yet: give it a prompt first.")
-        session = runs.session
-        state = state_of(runs, shown.selected)
-        return _Page(
-            session,
-            runs.latest,
-            session.title,
-            session.summary,
-            session.tree(),
-            state,
-            shown.selected,
-        )
-    if isinstance(shown, Trace):
-        held = Held(shown)
-        return _Page(held, held.latest, held.title, held.summary, [], held.state())
-    raise TypeError(f"to_html takes a Trace or an Explorer, not a {type(shown).__name__}.")
+def page_of_runs(runs: Runs, selected: str) -> Page:
+    """What an explorer shows.
+
+    Raises:
+        InputError: it has not run anything yet.
+    """
+    if runs.latest.trace is None:
+        raise InputError("This explorer shows no run yet: give it a prompt first.")
+    session = runs.session
+    state = state_of(runs, selected)
+    return Page(
+        session, runs.latest, session.title, session.summary, session.tree(), state, selected
+    )
 
 
-def _filled(page: _Page, sites: str | Iterable[str] | None, max_bytes: int) -> str:
+def page_of_trace(trace: Trace) -> Page:
+    """What a trace holds."""
+    held = Held(trace)
+    return Page(held, held.latest, held.title, held.summary, [], held.state())
+
+
+def _filled(page: Page, sites: str | Iterable[str] | None, max_bytes: int) -> str:
     trace = page.latest.trace
     assert trace is not None
     wanted = trace.chosen(sites)
@@ -135,7 +110,7 @@ def _filled(page: _Page, sites: str | Iterable[str] | None, max_bytes: int) -> s
 # --- the list ---------------------------------------------------------------------------------
 
 
-def _entries(page: _Page, wanted: list[str]) -> Iterator[dict[str, Any]]:
+def _entries(page: Page, wanted: list[str]) -> Iterator[dict[str, Any]]:
     """A line per module, followed by the sites at it; of a trace alone, a line per site."""
     trace = page.latest.trace
     assert trace is not None
@@ -177,7 +152,7 @@ def _short(text: str) -> str:
 # --- the pictures -----------------------------------------------------------------------------
 
 
-def _tiles(page: _Page, wanted: list[str], room: int) -> tuple[list[Any], str]:
+def _tiles(page: Page, wanted: list[str], room: int) -> tuple[list[Any], str]:
     """The pictures of the sites, at the largest size at which all of them fit; and what is said
     of them."""
     trace = page.latest.trace
@@ -204,7 +179,7 @@ def _tiles(page: _Page, wanted: list[str], room: int) -> tuple[list[Any], str]:
     return tiles, about
 
 
-def _tile(page: _Page, site: str, which: Any, rows: int, columns: int) -> dict[str, Any] | None:
+def _tile(page: Page, site: str, which: Any, rows: int, columns: int) -> dict[str, Any] | None:
     wanted = TileParams(site, which, None, rows, columns, [])
     try:
         reply, data = tile_reply(page.session, page.latest, wanted)
@@ -236,7 +211,7 @@ def _tile(page: _Page, site: str, which: Any, rows: int, columns: int) -> dict[s
 # --- the rest ---------------------------------------------------------------------------------
 
 
-def _body(page: _Page, entries: list[dict[str, Any]]) -> dict[str, Any]:
+def _body(page: Page, entries: list[dict[str, Any]]) -> dict[str, Any]:
     state, trace = page.state, page.latest.trace
     assert trace is not None
     chosen = [e["site"] for e in entries if e["tile"] >= 0]

@@ -276,7 +276,7 @@ def live_bytes() -> int:
     return sum(
         o.nbytes
         for o in gc.get_objects()
-        if isinstance(o, Tensor) and not isinstance(o, nn.Parameter)
+        if isinstance(o, Tensor) and not isinstance(o, nn.Parameter) and o.layout is torch.strided
     )
 
 
