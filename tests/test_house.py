@@ -22,8 +22,8 @@ STATIC = PACKAGE / "explorer" / "static"
 MAX_BUNDLE_BYTES = 160_000
 
 GROUND = (
-    "errors version watch sites resolve values modules indices regions sources functions streams "
-    "portable returns interventions changes operations keeping plan tensors"
+    "errors extras version watch sites resolve values modules indices regions sources functions "
+    "streams portable returns interventions changes operations keeping plan tensors"
 )
 FLOORS = (
     {*GROUND.split(), "demo_model"},

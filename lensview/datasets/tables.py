@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import MissingExtraError
+from ..extras import needed
 
 if TYPE_CHECKING:
     from .reading import ActivationDataset
@@ -30,7 +30,7 @@ def arrow(dataset: ActivationDataset, positions: Sequence[int] | None = None) ->
     Raises:
         MissingExtraError: pyarrow is not installed.
     """
-    pa = _imported("pyarrow", "arrow")
+    pa = needed("pyarrow", "arrow")
     chosen = _chosen(dataset, positions)
     names, lengths = _names(dataset, chosen), dataset.lengths[chosen].numpy()
     fields = [("position", pa.int64()), ("id", pa.string()), ("tokens", pa.int64())]
@@ -67,7 +67,7 @@ def xarray(dataset: ActivationDataset, positions: Sequence[int] | None = None) -
     Raises:
         MissingExtraError: xarray is not installed.
     """
-    xr = _imported("xarray", "xarray")
+    xr = needed("xarray", "xarray")
     chosen = _chosen(dataset, positions)
     names = np.array(_names(dataset, chosen), dtype=object)
     common: list[int] | None = None
@@ -118,14 +118,3 @@ def _numbers(tensor: Tensor) -> Any:
     plain = tensor.float() if tensor.dtype.is_floating_point and tensor.itemsize < 4 else tensor
     half = tensor.dtype == torch.float16
     return (tensor if half else plain).numpy()
-
-
-def _imported(package: str, extra: str) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{package} is not installed. Type:\n\n    pip install 'lensview[{extra}]'\n"
-        ) from error

@@ -22,7 +22,7 @@ DEVICE_ELEMENTS = 1 << 24
 """Elements per piece elsewhere, where each piece costs a wait for the device."""
 
 _FLOATS = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
-_SMALL_FLOATS = {
+SMALL_FLOATS = {
     getattr(torch, name)
     for name in (
         "float8_e4m3fn",
@@ -36,7 +36,7 @@ _SMALL_FLOATS = {
 _COMPLEX = {torch.complex32, torch.complex64, torch.complex128}
 _SMALL_INTS = {torch.uint8, torch.int8, torch.int16, torch.uint16, torch.bool}
 _LARGE_INTS = {torch.int32, torch.int64, torch.uint32, torch.uint64}
-_READABLE = _FLOATS | _SMALL_FLOATS | _COMPLEX | _SMALL_INTS | _LARGE_INTS
+_READABLE = _FLOATS | SMALL_FLOATS | _COMPLEX | _SMALL_INTS | _LARGE_INTS
 
 
 def piece_elements(tensor: Tensor) -> int:
@@ -153,7 +153,7 @@ def widest(device: torch.device) -> torch.dtype:
 
 def is_float(tensor: Tensor) -> bool:
     """Whether the dtype is one of the real floats, eight-bit ones included."""
-    return tensor.dtype in _FLOATS | _SMALL_FLOATS
+    return tensor.dtype in _FLOATS | SMALL_FLOATS
 
 
 def is_integral(tensor: Tensor) -> bool:

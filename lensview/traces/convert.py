@@ -10,32 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import MissingExtraError
-from ..tensors.dense import dense
+from ..extras import needed
+from ..tensors.dense import SMALL_FLOATS, dense
 from .dims import dims_of
 
 if TYPE_CHECKING:
     from .trace import Trace
 
-_WIDENED = frozenset(
-    getattr(torch, name)
-    for name in (
-        "bfloat16",
-        "float8_e4m3fn",
-        "float8_e4m3fnuz",
-        "float8_e5m2",
-        "float8_e5m2fnuz",
-        "float8_e8m0fnu",
-    )
-    if hasattr(torch, name)
-)
+_WIDENED = SMALL_FLOATS | {torch.bfloat16}
 
 
 def as_numpy(tensor: Tensor, where: str) -> tuple[np.ndarray, str]:
@@ -68,7 +56,7 @@ def as_numpy(tensor: Tensor, where: str) -> tuple[np.ndarray, str]:
 
 def to_xarray(trace: Trace, sites: str | Iterable[str] | None) -> Any:
     """See `Trace.to_xarray`."""
-    xarray = _extra("xarray", "xarray")
+    xarray = needed("xarray", "xarray")
     names: dict[tuple[str, int], str] = {}
     variables = {}
     for site in trace.chosen(sites):
@@ -141,14 +129,14 @@ def _attributes(trace: Trace) -> dict[str, str]:
 
 def to_pandas(trace: Trace, sites: str | Iterable[str] | None) -> Any:
     """See `Trace.to_pandas`."""
-    pandas = _extra("pandas", "pandas")
+    pandas = needed("pandas", "pandas")
     made = pandas.DataFrame(list(statistics(trace, sites)), columns=COLUMNS)
     return made.astype({name: kind for name, kind in _KINDS.items() if kind}).set_index("site")
 
 
 def to_arrow(trace: Trace, sites: str | Iterable[str] | None) -> Any:
     """See `Trace.to_arrow`."""
-    pyarrow = _extra("pyarrow", "arrow")
+    pyarrow = needed("pyarrow", "arrow")
     of_kind = {"Int64": pyarrow.int64(), "float64": pyarrow.float64(), "": pyarrow.string()}
     fields = [(name, of_kind[_KINDS[name]]) for name in COLUMNS if name != "shape"]
     fields.insert(1, ("shape", pyarrow.list_(pyarrow.int64())))
@@ -176,12 +164,3 @@ def statistics(trace: Trace, sites: str | Iterable[str] | None) -> Iterator[dict
         placement = trace.placement(site) if site in trace else ""
         row = {"site": site, **asdict(figures), "placement": placement}
         yield {**row, "shape": list(figures.shape)}
-
-
-def _extra(module: str, extra: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise MissingExtraError(
-            f"This needs {module}, which is not installed: pip install 'lensview[{extra}]'."
-        ) from error
