@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .capture.inputs import Args
-from .capture.run import extract, trace
 from .errors import (
     CaptureUnsupportedError,
     DatasetError,
@@ -47,11 +46,9 @@ from .interventions import (
     zero,
 )
 from .plan import Plan
-from .session import LocalSession, Session
 from .sites import Site
 from .traces.checks import Check
 from .traces.compare import Diff
-from .traces.reading import load
 from .traces.tokens import Token, Tokens
 from .traces.trace import Trace
 from .version import VERSION as __version__
@@ -70,6 +67,7 @@ if TYPE_CHECKING:
     from .capture.generate import generate
     from .capture.generation import Ending, Generation
     from .capture.lens import LogitLens, logit_lens
+    from .capture.run import extract, trace
     from .capture.source import Source, source
     from .datasets.extraction import extract_dataset
     from .datasets.reading import ActivationDataset, open_dataset
@@ -78,8 +76,10 @@ if TYPE_CHECKING:
     from .magic import load_ipython_extension, unload_ipython_extension
     from .parallel.byhand import gather, shard
     from .parallel.weights import weight
+    from .session import LocalSession, Session
     from .traces.attention import Attention, attention, attention_sites
     from .traces.merge import merge_ranks
+    from .traces.reading import load
     from .wrappers.report import findings
 
 _LATER = {
@@ -94,6 +94,8 @@ _LATER = {
     "generate": "capture.generate",
     "Ending": "capture.generation",
     "Generation": "capture.generation",
+    "extract": "capture.run",
+    "trace": "capture.run",
     "Source": "capture.source",
     "source": "capture.source",
     "LogitLens": "capture.lens",
@@ -101,6 +103,9 @@ _LATER = {
     "Attention": "traces.attention",
     "attention": "traces.attention",
     "attention_sites": "traces.attention",
+    "LocalSession": "session",
+    "Session": "session",
+    "load": "traces.reading",
     "merge_ranks": "traces.merge",
     "findings": "wrappers.report",
     "gather": "parallel.byhand",

@@ -54,7 +54,7 @@ def test_each_group_can_run_by_itself(groups: lv.RankSession, local: lv.LocalSes
     """The same command, given to the second group alone, gives the same values."""
     team = groups._team
     plan = lv.Plan.make(Q, lv.scale(Q, 2.0))
-    body = {"plan": plan.to_json(), "inputs": IDS, "chat": False}
+    body = {"plan": plan.to_json(), "inputs": IDS, "chat": False, "check": False}
     pending = team.run("trace", body, groups=(1,))
     assert team.settled(pending) is None and sorted(pending.answers) == [2, 3]
     expected = local.trace(IDS, Q, lv.scale(Q, 2.0))
