@@ -98,6 +98,7 @@ session.generate(torch.tensor([[5, 17, 3, 9]]), {late!r}, slow, max_new_tokens=5
 @pytest.mark.full
 def test_a_kernel_that_is_killed_leaves_the_job(job: Job, local: lv.LocalSession) -> None:
     """… in the midst of a generation, which the next kernel ends before its own run."""
+    job.attach().stop()  # it has begun
     code = KERNEL.format(late=LATE, slow=SLOW)
     kernel = subprocess.Popen(
         [sys.executable, "-c", code, str(job.file)],
