@@ -128,7 +128,7 @@ class Editing:
             job.watch.progress(0, 1, "calling the model plainly")
             with model_lock(runs.anchor, job.watch):
                 job.watch.check()
-                check = plain_call(runs.session, baseline, inputs)
+                check = plain_call(runs.session, baseline, inputs, job.watch)
             with runs.lock:
                 kept.verified = check
             runs.tell()

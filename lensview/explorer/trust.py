@@ -1,21 +1,22 @@
 """Trust: what speaks for and against believing a run.
 
-Owns the checks that the explorer can make of a trace, and the comparison with a plain call of the
-model. Every check is green or amber and has a reason.
+Owns the checks that the explorer adds to a trace's own, and asking for the comparison of the shown
+run with a plain call. Every check is green or amber and has a reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ..capture.inputs import prepare
 from ..errors import InputError
 from ..session import Session
+from ..tensors.differences import difference, identical
 from ..traces.trace import Trace
-from ..wrappers.unwrap import eagerly
+from ..watch import Watch
 from .protocol import Check
 
 MAX_LISTED = 3
@@ -61,50 +62,44 @@ def _some(texts: list[str]) -> str:
     return ", ".join(texts[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def plain_call(session: Session, baseline: Trace, inputs: object) -> Check:
-    """Whether a plain call of the model gives the logits that `baseline` recorded, bit for bit.
+def plain_call(session: Session, baseline: Trace, inputs: object, watch: Watch) -> Check:
+    """Whether a plain call of the model gives what `baseline` recorded, bit for bit.
 
-    The model is called once, without hooks of ours, in no_grad; the random state is put back.
+    The model runs again and is called without hooks of ours (`lensview.trace`, ``check=True``), then
+    the logits of that run are compared with those recorded. The random state is put back.
 
     Raises:
-        InputError, Exception: what the call raises.
+        InputError, Exception: what a run raises.
     """
-    name, model = "plain call", session.root
-    if not isinstance(model, nn.Module):
-        return Check(name, False, "The model lies over ranks, where no plain call was compared.")
-    if baseline.logits is None or baseline.tokens is None:
-        return Check(name, False, "The model's output has no logits over tokens to compare.")
-    call = prepare(model, inputs, session.tokenizer)
-    cuda = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-    with torch.random.fork_rng(cuda), torch.no_grad(), eagerly(model):
-        output = model(*call.args, **call.kwargs)
-    found = _last(output, baseline)
-    if found is None:
-        return Check(name, False, "The plain call's output has no logits of the same shape.")
-    recorded = baseline.logits.to(found.device)
-    same = (found == recorded) | (found.isnan() & recorded.isnan())
-    if bool(same.all()):
+    name = "plain call"
+    with _same_draws(session.root):
+        again = session.trace(inputs, (), check=True, watch=watch)
+    told = next(check for check in again.checks if check.name == "output")
+    if not told.ok:
+        return Check(name, told.ok, _sentence(told.reason))
+    now, then = again.logits, baseline.logits
+    if now is None or then is None or now.shape != then.shape:
+        return Check(name, None, "There are no logits of the shown run to compare.")
+    if identical(now, then):
         return Check(
-            name, True, f"All {found.numel():,} logits equal those of a plain call, bit for bit."
+            name, True, f"All {now.numel():,} logits equal those of a plain call, bit for bit."
         )
-    gap = (found.double() - recorded.double()).abs().nan_to_num(nan=float("inf")).max()
-    why = " It is in train mode." if model.training else ""
+    gap = difference(now, then).abs()
+    why = " It is in train mode." if again.meta.get("training") else ""
     return Check(
         name,
         False,
-        f"{int((~same).sum()):,} of {found.numel():,} logits differ from a plain call, by up to "
-        f"{float(gap):.3g}.{why}",
+        f"{int((gap != 0).sum()):,} of {now.numel():,} logits differ from a plain call, by up to "
+        f"{float(gap.nan_to_num(nan=float('inf')).max()):.3g}.{why}",
     )
 
 
-def _last(output: object, baseline: Trace) -> Tensor | None:
-    """The logits at each row's last real token, picked by hand."""
-    logits = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
-    if not isinstance(logits, Tensor) or baseline.tokens is None or baseline.logits is None:
-        return None
-    rows = [logits[i, baseline.tokens.positions(i)[-1]] for i in range(len(logits))]
-    found = torch.stack(rows)
-    return found if found.shape == baseline.logits.shape else None
+@contextmanager
+def _same_draws(root: object) -> Iterator[None]:
+    parameters = root.parameters() if isinstance(root, nn.Module) else ()
+    cuda = sorted({p.device.index for p in parameters if p.device.type == "cuda"})
+    with torch.random.fork_rng(cuda):
+        yield
 
 
 def require_run(trace: Trace | None) -> Trace:
