@@ -65,8 +65,8 @@ def _some(texts: list[str]) -> str:
 def plain_call(session: Session, baseline: Trace, inputs: object, watch: Watch) -> Check:
     """Whether a plain call of the model gives what `baseline` recorded, bit for bit.
 
-    The model runs again and is called without hooks of ours (`lensview.trace`, ``check=True``), then
-    the logits of that run are compared with those recorded. The random state is put back.
+    The model runs again and is called without hooks of ours (`lensview.trace`, ``check=True``);
+    then that run's logits are compared with those recorded. The random state is put back.
 
     Raises:
         InputError, Exception: what a run raises.
