@@ -16,7 +16,6 @@ import argparse
 import importlib.util
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 import lensview as lv
+from benchmarks.children import figures
 
 SITE = "model.layers.3"
 BATCH = 8
@@ -191,20 +191,9 @@ def measured(options: argparse.Namespace, *child: str) -> dict[str, float] | str
     """The figures of one child process, or why there are none."""
     if len(child) > 1 and (need := NEEDS.get(child[1])) and not importlib.util.find_spec(need):
         return "not installed (make bench-dataset)"
-    command = [sys.executable, "-m", "benchmarks.dataset", *child]
-    command += [
-        f"--{n}={getattr(options, n)}" for n in ("rounds", "layers", "items", "tokens", "short")
-    ]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=options.limit
-        )
-    except subprocess.TimeoutExpired:
-        return f"not done in {options.limit} s"
-    if done.returncode:
-        return f"failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]:.90}"
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return figures
+    given = ("rounds", "layers", "items", "tokens", "short")
+    settings = [f"--{name}={getattr(options, name)}" for name in given]
+    return figures("benchmarks.dataset", [*child, *settings], options.limit)
 
 
 def main(arguments: list[str]) -> int:
@@ -231,16 +220,16 @@ def main(arguments: list[str]) -> int:
     print(f"{head}{'disk / values':>15}{'files':>7}")
     missed = False
     for name in WAYS:
-        figures = measured(options, "--child", name)
-        if isinstance(figures, str):
-            print(f"{name:28}  {figures}")
+        found = measured(options, "--child", name)
+        if isinstance(found, str):
+            print(f"{name:28}  {found}")
             continue
         print(
-            f"{name:28}{figures['cpu']:13.3f}{figures['wall']:14.3f}{figures['rate']:10.0f}"
-            f"{figures['disk']:15.4f}{figures['files']:7.0f}"
+            f"{name:28}{found['cpu']:13.3f}{found['wall']:14.3f}{found['rate']:10.0f}"
+            f"{found['disk']:15.4f}{found['files']:7.0f}"
         )
         if name.startswith("lensview"):
-            missed |= figures["cpu"] < 0.95 or figures["disk"] > 1.01
+            missed |= found["cpu"] < 0.95 or found["disk"] > 1.01
     flat = measured(options, "--memory")
     if isinstance(flat, str):
         print(f"memory: {flat}")

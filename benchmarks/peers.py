@@ -15,7 +15,6 @@ import importlib.util
 import json
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 
 import lensview as lv
 from benchmarks.capture import RESIDUAL, hooks, lens, plain
+from benchmarks.children import figures
 
 Way = Callable[[], Any]
 WHATS = {
@@ -148,18 +148,8 @@ def measured(name: str, what: str, options: argparse.Namespace) -> dict[str, flo
     """The figures of one way, from a process of its own, or why there are none."""
     if name in ("nnsight", "torchlens") and importlib.util.find_spec(name) is None:
         return "not installed (make bench-peers)"
-    command = [sys.executable, "-m", "benchmarks.peers", "--child", name, what]
-    command += [f"--rounds={options.rounds}", f"--tokens={options.tokens}"]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=options.limit
-        )
-    except subprocess.TimeoutExpired:
-        return f"not done in {options.limit} s"
-    if done.returncode:
-        return f"failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]:.90}"
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return figures
+    settings = [f"--rounds={options.rounds}", f"--tokens={options.tokens}"]
+    return figures("benchmarks.peers", ["--child", name, what, *settings], options.limit)
 
 
 def main(arguments: list[str]) -> int:
