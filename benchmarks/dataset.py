@@ -220,16 +220,16 @@ def main(arguments: list[str]) -> int:
     print(f"{head}{'disk / values':>15}{'files':>7}")
     missed = False
     for name in WAYS:
-        found = measured(options, "--child", name)
-        if isinstance(found, str):
-            print(f"{name:28}  {found}")
+        one = measured(options, "--child", name)
+        if isinstance(one, str):
+            print(f"{name:28}  {one}")
             continue
         print(
-            f"{name:28}{found['cpu']:13.3f}{found['wall']:14.3f}{found['rate']:10.0f}"
-            f"{found['disk']:15.4f}{found['files']:7.0f}"
+            f"{name:28}{one['cpu']:13.3f}{one['wall']:14.3f}{one['rate']:10.0f}"
+            f"{one['disk']:15.4f}{one['files']:7.0f}"
         )
         if name.startswith("lensview"):
-            missed |= found["cpu"] < 0.95 or found["disk"] > 1.01
+            missed |= one["cpu"] < 0.95 or one["disk"] > 1.01
     flat = measured(options, "--memory")
     if isinstance(flat, str):
         print(f"memory: {flat}")
