@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import (
         GPT2LMHeadModel,
         LlamaForCausalLM,
+        MixtralForCausalLM,
         PreTrainedModel,
         PreTrainedTokenizerBase,
     )
@@ -90,3 +91,22 @@ def browser() -> Iterator[Browser]:
         launched = playwright.chromium.launch(executable_path=found, args=BROWSER_FLAGS)
         yield launched
         launched.close()
+
+
+@pytest.fixture
+def tiny_mixtral() -> MixtralForCausalLM:
+    """1 layer of 4 experts, 16 hidden, 4 heads over 2 key-value heads; random weights, eval."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    torch.manual_seed(0)
+    config = MixtralConfig(
+        vocab_size=101,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        max_position_embeddings=64,
+    )
+    return MixtralForCausalLM(config).eval()

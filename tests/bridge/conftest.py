@@ -10,6 +10,7 @@ import pytest
 import lensview as lv
 from lensview.bridge.session import RankSession
 
+from .jobs import Job
 from .llama import save_llama
 
 RANKS = 2
@@ -28,6 +29,15 @@ def local(folder: Path) -> lv.LocalSession:
 
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     return lv.LocalSession(model, AutoTokenizer.from_pretrained(folder))
+
+
+@pytest.fixture(scope="module")
+def one(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """A job of one rank."""
+    job = Job(tmp_path_factory.mktemp("one"), str(folder))
+    job.attach().stop()
+    yield job
+    job.end()
 
 
 @pytest.fixture(scope="session")

@@ -188,15 +188,6 @@ def test_nobody_is_attached_for_long(folder: Path, tmp_path: Path) -> None:
         job.end()
 
 
-@pytest.fixture(scope="module")
-def one(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
-    """A job of one rank."""
-    job = Job(tmp_path_factory.mktemp("one"), str(folder))
-    job.attach().stop()
-    yield job
-    job.end()
-
-
 @pytest.mark.full
 def test_a_rank_that_fails_ends_the_job(folder: Path, tmp_path: Path) -> None:
     options = json.dumps({"path": str(folder)})

@@ -6,8 +6,6 @@ import contextlib
 import json
 import socket as bare
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,15 +23,6 @@ pytestmark = pytest.mark.ranks
 IDS = torch.tensor([[5, 17, 3, 9], [8, 8, 11, 90]])
 LATE = "model.layers.2"
 LIMIT = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def one(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
-    """A job of one rank."""
-    job = Job(tmp_path_factory.mktemp("one"), str(folder))
-    job.attach().stop()
-    yield job
-    job.end()
 
 
 class Peer:

@@ -151,21 +151,8 @@ def test_without_a_mask_no_row_is_padded(tmp_path: Path) -> None:
         close(dataset[i]["mix"], item_by_hand(model, ids.tolist(), ["mix"])["mix"])
 
 
-def test_experts_see_flattened_tokens(tmp_path: Path) -> None:
-    from transformers import MixtralConfig, MixtralForCausalLM
-
-    torch.manual_seed(0)
-    config = MixtralConfig(
-        vocab_size=101,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_local_experts=4,
-        max_position_embeddings=64,
-    )
-    model, items = MixtralForCausalLM(config).eval(), texts(12)
+def test_experts_see_flattened_tokens(tiny_mixtral: nn.Module, tmp_path: Path) -> None:
+    model, items = tiny_mixtral, texts(12)
     site = "model.layers.0.mlp.experts"
     dataset = extract(model, items, site, tmp_path / "a")
     kept: list[Tensor] = []

@@ -94,21 +94,9 @@ def test_dims_that_could_be_two_things_are_numbered(tiny_llama: Any) -> None:
     assert "token=-1" in cut[MLP].attrs["kept"]
 
 
-def test_flattened_tokens_have_their_places() -> None:
-    from transformers import MixtralConfig, MixtralForCausalLM
-
-    torch.manual_seed(0)
-    config = MixtralConfig(
-        vocab_size=101,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_local_experts=4,
-    )
+def test_flattened_tokens_have_their_places(tiny_mixtral: nn.Module) -> None:
     gate = "model.layers.0.mlp.gate"
-    data = lv.trace(MixtralForCausalLM(config).eval(), PADDED, gate).to_xarray()
+    data = lv.trace(tiny_mixtral, PADDED, gate).to_xarray()
     assert data[gate].dims == ("flat_token", "feature")
     at = (data["flat_batch"] == 1) & (data["flat_position"] == 1)
     assert data["flat_token_id"].values[at.values].tolist() == [90]
