@@ -3,8 +3,8 @@
     dataset_worker.py FOLDER plain | group | crash | split
 
 ``plain`` knows its rank from the environment alone; ``group`` has a process group and a model in
-DDP; in ``crash`` rank 1 is killed at its third line of the manifest, once, and torchrun starts all
-ranks again; ``split`` is one model over all ranks.
+DDP; in ``crash`` rank 1 is killed at its third line of the manifest, once, while rank 0 still runs,
+and torchrun starts all ranks again; ``split`` is one model over all ranks.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -44,17 +45,26 @@ def extract(folder: Path, model: nn.Module, sites: list[str], **more: Any) -> lv
     )
 
 
-def crash() -> None:
+def is_first(out: Path) -> bool:
+    """Whether this rank was not started before; torchrun counts only its own rank's failures."""
+    mark = out / f"started{RANK}"
+    before = mark.exists()
+    mark.touch()
+    return not before
+
+
+def crash(out: Path) -> None:
     true, lines = Manifest.add, [0]
 
     def add(self: Manifest, line: Any) -> None:
         lines[0] += 1
         if lines[0] == 3:
+            while not (out / "started0").exists():
+                time.sleep(0.05)
             os.kill(os.getpid(), signal.SIGKILL)
         true(self, line)
 
-    if RANK == 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
-        Manifest.add = add  # type: ignore[method-assign]
+    Manifest.add = add  # type: ignore[method-assign]
 
 
 def split(out: Path) -> dict[str, Any]:
@@ -92,14 +102,17 @@ def main(out: Path, mode: str) -> None:
     report: dict[str, Any] = {"restarts": os.environ.get("TORCHELASTIC_RESTART_COUNT")}
     if mode in ("group", "split"):
         dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    if mode == "crash":
-        crash()
+    first = mode == "crash" and is_first(out)
+    if first and RANK == 1:
+        crash(out)
     if mode == "split":
         report |= split(out)
     else:
         model = nn.parallel.DistributedDataParallel(toy()) if mode == "group" else toy()
         dataset = extract(out / "acts", model, SITES)
         report["complete"] = dataset.complete
+        if first:  # an agent whose rank has ended joins no restart
+            time.sleep(600)
     (out / f"rank{RANK}.json").write_text(json.dumps(report))
 
 

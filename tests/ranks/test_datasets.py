@@ -70,9 +70,14 @@ def test_two_agents_with_one_rendezvous(whole: lv.ActivationDataset, tmp_path: P
         )
         for _ in range(2)
     ]
-    for agent in agents:
-        out, _ = agent.communicate(timeout=300)
-        assert agent.returncode == 0, out
+    try:
+        for agent in agents:
+            out, _ = agent.communicate(timeout=240)
+            assert agent.returncode == 0, out
+    finally:
+        for agent in agents:
+            agent.terminate()  # an agent that is told to end takes its rank with it
+            agent.wait(timeout=60)
     check(tmp_path / "acts", whole, workers=len(list((tmp_path / "acts" / "manifests").iterdir())))
     assert len(list((tmp_path / "acts" / "manifests").iterdir())) > 2, "no rank was killed"
 
